@@ -19,7 +19,7 @@ from rookery.store.machine.capacity import Limits
 from rookery.worker.tasks import TaskKind
 from tests.eventually import until
 from tests.store.machine.lossy_proxy import Fault, Proxy
-from tests.worker.runner_rig import Replica, RunnerRig, make_site
+from tests.worker.runner_rig import UNLIMITED, Replica, RunnerRig, make_site
 
 
 @pytest.fixture
@@ -216,12 +216,15 @@ async def test_next_hint_brings_back_the_one_that_found_the_replica_unfit(rig: R
     assert replica.clock.monotonic() == 0.0
 
 
-async def test_replica_that_becomes_unfit_stops_in_the_middle_of_a_pass(rig: RunnerRig, replica: Replica) -> None:
-    for _ in range(3):
+async def test_replica_that_becomes_unfit_takes_no_more_chats_than_those_of_one_statement(
+    rig: RunnerRig, replica: Replica
+) -> None:
+    for _ in range(12):
         await rig.rig.create()
     replica.bus.subscribe(ChatHint, lambda _: setattr(replica, "is_fit", False))
 
-    assert await replica.acquirer.run_pass() == 1
+    assert await replica.acquirer.run_pass() == 10
+    assert await replica.acquirer.run_pass() == 0
 
 
 async def test_replica_that_lost_its_leases_takes_nothing(rig: RunnerRig, replica: Replica) -> None:
@@ -416,7 +419,7 @@ async def test_burst_of_reasons_is_one_pass(rig: RunnerRig) -> None:
 async def test_loop_that_ends_hears_no_hints_any_more(replica: Replica) -> None:
     loop = replica.start(replica.acquirer.run())
     await replica.clock.until_waiting("acquire")
-    assert replica.bus.stats() == {"resync": 1, "OwnershipHint": 1}
+    assert replica.bus.stats() == {"resync": 1, "OwnershipHint": 1, "ChatHint": 1}
 
     loop.cancel()
     await asyncio.wait([loop])
@@ -478,14 +481,13 @@ async def test_chat_that_may_have_been_won_is_let_go_of(rig: RunnerRig, is_cance
     """Without the release, the chat would stay without a runner until its lease ends."""
     async with Proxy(rig.url).listen() as door:
         pool = await asyncpg.create_pool(door.url, min_size=0, max_size=4)
-        replica = await rig.replica(pool=pool)
+        replica = await rig.replica(pool=pool, limits=UNLIMITED if is_at_once else Limits(running_roots=9))
         chat_id = await rig.rig.create()
         door.fault = Fault.HOLD_ANSWER if is_cancelled else Fault.LOSE_ANSWER
         if is_at_once:
             door.statement = chat_id.bytes
-        else:  # another replica had the chat, so taking it needs more than one statement
-            await rig.rig.run(chat_id, machine.acquire, worker_id=uuid4(), runner_id=uuid4())
-            await rig.rig.sql("DELETE FROM chat_heartbeats")
+        else:  # with peers, slots are counted under the locks of the pools
+            replica.acquirer._has_peers = True
 
         looking = asyncio.ensure_future(replica.acquirer.run_pass())
         await door.committed.wait()
@@ -532,12 +534,19 @@ async def test_chat_that_one_hint_names_is_taken_without_a_list(rig: RunnerRig) 
     assert (found[unnamed], found[named], found[left]) == (replica.worker_id, replica.worker_id, None)
 
 
-async def test_hint_about_a_chat_at_rest_means_a_free_slot_for_another(rig: RunnerRig, replica: Replica) -> None:
+async def test_chat_that_comes_to_rest_elsewhere_means_a_free_slot(rig: RunnerRig) -> None:
+    replica = await rig.replica(limits=Limits(running_roots=1))
+    held, waiting = await rig.rig.create(), await rig.rig.create()
+    await rig.rig.acquire(held)
     replica.start(replica.acquirer.run())
     await replica.clock.until_waiting("acquire")
-    resting, waiting = await rig.rig.chat(State.W), await rig.rig.create()
+    assert (await owners(rig))[waiting] is None
+    rig.rig.published.clear()
 
-    replica.bus.dispatch(OwnershipHint(chat_id=resting, snapshot_version=1))
+    await rig.rig.run(held, machine.finish_turn)
+    await rig.rig.run(held, machine.leave)
+    for hint in rig.rig.published.hints:
+        replica.bus.dispatch(hint)
 
     await replica.works.started(1)
     assert (await owners(rig))[waiting] == replica.worker_id

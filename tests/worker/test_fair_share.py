@@ -120,27 +120,36 @@ async def test_chat_above_the_fair_share_gives_way_between_two_steps_and_goes_on
 
 async def test_turn_that_only_has_to_end_does_not_give_way(database_url: str) -> None:
     toolbox = GatedToolbox()  # delays each step until the owner's slots are requested
-    async with open_house(database_url, script=(Say("done"),), toolbox=toolbox, config=QUIET) as rig:
+    # After its only step, the turn is at its limit. A turn that ends with an answer ends with the commit of the answer.
+    called = (CallTool("look"),)
+    async with open_house(database_url, script=called, toolbox=toolbox, config=QUIET, max_steps=1) as rig:
         await rig.set("chats", {"running_roots": 2})
         mine = [await rig.ask("hi") for _ in range(2)]
-        toolbox.let_go(2)
-        for chat_id in mine:
-            await until_answered(rig, chat_id)
+        for role in (Role.ASSISTANT, Role.TOOL):  # the model's call, then the tool's
+            await until(lambda: count_gated(toolbox) == 2)
+            toolbox.let_go(2)
+            for chat_id in mine:
+                await until_said(rig, chat_id, role)
         other = await rig.ask("hi", owner_id=await rig.add_user())
         await until(lambda: was_asked(rig.worker))
 
-        toolbox.let_go(4)
+        toolbox.let_go(5)
         for chat_id in (*mine, other):
             await rig.rested(chat_id)
 
         assert gave_way(rig) == 0
 
 
-async def until_answered(rig: WorkerRig, chat_id: ChatId) -> None:
-    async def has_answer() -> bool:
-        return any(each.role is Role.ASSISTANT for each in await rig.messages(chat_id))
+def count_gated(toolbox: GatedToolbox) -> int:
+    """Return the number of steps that wait at the gate."""
+    return sum(not waiter.done() for waiter in toolbox._let_go._waiters or ())
 
-    await until(has_answer)
+
+async def until_said(rig: WorkerRig, chat_id: ChatId, role: Role) -> None:
+    async def is_there() -> bool:
+        return any(each.role is role for each in await rig.messages(chat_id))
+
+    await until(is_there)
 
 
 async def test_chat_that_only_waits_for_another_try_gives_way_and_its_wait_goes_on(database_url: str) -> None:

@@ -10,8 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection
 
 from rookery.domain.chat.transitions import Transition
-from rookery.store.db.hints import OwnershipHint
-from rookery.store.machine import Publisher, Slot, Tx, find_receiver, give_way, leave
+from rookery.store.machine import Slot, Tx, find_receiver, give_way, leave
 from rookery.store.machine.capacity import Limits
 from rookery.telemetry.log import get_logger
 from rookery.worker.stats import WorkerStats
@@ -23,28 +22,11 @@ log = get_logger("worker.chat_release")
 class AbandonWork:
     """The abandon task: releases a chat that has no work, or that another replica is to continue.
 
-    If slots are limited, the task publishes a hint, because a chat of another replica may wait for this slot.
+    The hint about the change tells replicas with waiting chats that a slot is free.
     """
 
-    def __init__(self, publisher: Publisher, limits: Callable[[], Awaitable[Limits]]) -> None:
-        self._publisher = publisher
-        self._limits = limits
-
     async def __call__(self, handle: TaskHandle) -> None:
-        limits = await handle.read(self._limits)
-        left: int | None = None
-
-        async def abandon(tx: Tx) -> None:
-            nonlocal left
-            left = (await leave(tx)).snapshot_version
-
-        try:
-            await handle.update(abandon, transition=Transition.ABANDON)
-        finally:
-            # In `finally`, because the runner cancels this task as soon as it learns of the commit. A superfluous hint
-            # costs one query.
-            if left is not None and (limits.running_roots or limits.running_subagents):
-                self._publisher.publish([OwnershipHint(chat_id=handle.input.chat_id, snapshot_version=left)])
+        await handle.update(leave, transition=Transition.ABANDON)
 
 
 class SlotRequests:

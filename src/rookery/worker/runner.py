@@ -100,6 +100,7 @@ class Runner:
         self._is_draining = False
         self._is_ended = False
         self._stalls = 0
+        self._has_left = False
 
     @property
     def key(self) -> LeaseKey:
@@ -108,6 +109,11 @@ class Runner:
     @property
     def active(self) -> TaskInput | None:
         return None if self._active is None or self._active.is_done else self._active.input
+
+    @property
+    def has_left(self) -> bool:
+        """Whether a task's own commit has released the chat and deleted its lease."""
+        return self._has_left
 
     @property
     def is_at_work(self) -> bool:
@@ -340,10 +346,14 @@ class Runner:
     def _task_done(self, record: TaskRecord) -> None:
         """Read the chat again if the active task ended by itself, because it may have left the chat unchanged."""
         self._records.discard(record)
+        self._has_left |= record.handle.has_left
         if record.is_cancelled:
             unwound = self._services.clock.monotonic() - record.cancelled_at
             self._services.stats.cancel_unwind_seconds.observe(record.input.kind, unwound)
         if record is not self._active or record.is_cancelled or self._is_ended:
+            return
+        if self._has_left:
+            self._report_lost()
             return
         self._request_reread()
 

@@ -130,7 +130,7 @@ class RunnerManager:
         self._by_chat.setdefault(chat_id, set()).add(key)
         task = self._tasks[key] = asyncio.create_task(self._run(runner), name=f"runner {chat_id}")
         self._idle.clear()
-        task.add_done_callback(lambda _: self._left(key))
+        task.add_done_callback(lambda _: self._left(key, has_lease=not runner.has_left))
         if self._is_fenced:
             runner.fence_off()
         if self._is_draining:
@@ -221,7 +221,7 @@ class RunnerManager:
         except Exception as error:
             log.exception("runner_failed", error, chat_id=runner.chat_id)
 
-    def _left(self, key: LeaseKey) -> None:
+    def _left(self, key: LeaseKey, *, has_lease: bool) -> None:
         chat_id = ChatId(key[0])
         self._tasks.pop(key, None)
         self._runners.pop(key, None)
@@ -233,7 +233,7 @@ class RunnerManager:
             self._on_released(chat_id)
         if not self._tasks:
             self._idle.set()
-        if not self._is_closed:
+        if has_lease and not self._is_closed:
             # While the process closes, the worker releases all leases together.
             self._inflight.start(
                 lambda: self._delete_lease(key), name="delete-heartbeat", seconds=self._config.cleanup_seconds

@@ -19,7 +19,7 @@ import msgspec
 from rookery.debug.call_scope import CallFacts, CallScope
 from rookery.debug.recorder import ModelFacts
 from rookery.debug.turn_recording import TurnFacts
-from rookery.domain.chat import agent_reports, context_overflow, repetition_brake, summary_prompt, titles
+from rookery.domain.chat import agent_reports, context_overflow, parts, repetition_brake, summary_prompt, titles
 from rookery.domain.chat import next_action as chat_decision
 from rookery.domain.chat.chat import Chat, Fence, LastError
 from rookery.domain.chat.compaction import Source
@@ -32,7 +32,7 @@ from rookery.domain.chat.retry_policy import DEFAULT_POLICY, RetryPolicy, are_at
 from rookery.domain.chat.transitions import Transition
 from rookery.live.part_buffer import Episode, EpisodeExists, EpisodeKey, PartBuffer, PartBufferError
 from rookery.llm.errors import CallFailed, LlmError
-from rookery.llm.types import Call, ErrorKind, GeneratedFile, Purpose, Usage
+from rookery.llm.types import Call, ErrorKind, FinishReason, GeneratedFile, Purpose, Usage
 from rookery.loop import compaction
 from rookery.loop.config import LoopConfig
 from rookery.loop.model_step import (
@@ -51,6 +51,7 @@ from rookery.models import cost
 from rookery.runtime.clock import Clock
 from rookery.store import machine as transitions
 from rookery.store.chats import files, subagents, tool_runs
+from rookery.store.chats.step_reads import LoadedHistory
 from rookery.store.chats.tool_runs import RunStatus as LedgerStatus
 from rookery.store.debug.record_rows import RunKind, RunStatus
 from rookery.store.machine import Question, StepCommitted, Tx
@@ -158,7 +159,7 @@ class StepActions:
             rows = (*self._notices(), *rows)
             rows = (*self.prepared.step_tools.opening(), *rows)
             await commit_shield.run_to_end(
-                self._commit_answer(connected, rows, self._entry(connected, outcome), outcome.usage)
+                self._commit_answer(connected, rows, self._entry(connected, outcome), outcome)
             )
 
     async def _repeated(self, outcome: AssistantOutcome) -> Collection[str]:
@@ -215,19 +216,48 @@ class StepActions:
         )
 
     async def _commit_answer(
-        self, connected: ConnectedModel, rows: Sequence[NewMessage], bill: Entry, usage: Usage
+        self, connected: ConnectedModel, rows: Sequence[NewMessage], bill: Entry, outcome: AssistantOutcome
     ) -> None:
         async def record(tx: Tx, committed: StepCommitted) -> None:
             await record_call(tx.conn, msgspec.structs.replace(bill, message_id=_answer(committed).id))
 
         try:
-            committed = await self._commit(rows, record)
-        except Exception:
+            if not (self._may_end_turn(rows, outcome) and await self._end_turn(rows[0], bill)):
+                committed = await self._commit(rows, record)
+                self.handle.debug.committed(_answer(committed).id)
+        except Exception as error:
             # Another writer changed the chat, or the database is unavailable. The lost answer is billed.
-            self.services.ledger.record(msgspec.structs.replace(bill, status=CallStatus.INTERRUPTED))
+            if not (isinstance(error, TaskExit) and error.is_stored):
+                self.services.ledger.record(msgspec.structs.replace(bill, status=CallStatus.INTERRUPTED))
             raise
-        self.handle.debug.committed(_answer(committed).id)
-        await self.learned.check_guess(connected, read_tokens=usage.context_tokens or 0)
+        await self.learned.check_guess(connected, read_tokens=outcome.usage.context_tokens or 0)
+
+    def _may_end_turn(self, rows: Sequence[NewMessage], outcome: AssistantOutcome) -> bool:
+        """Return whether the turn ends with this answer, so that one statement can commit both.
+
+        The next decision would be `FinishTurn`: no call is open, and the provider did not pause. Whether a message or a
+        summary waits is checked by the statement.
+        """
+        return (
+            len(rows) == 1
+            and self.prepared.fallback is None
+            and not outcome.local_calls
+            and outcome.finish_reason is not FinishReason.PAUSE
+            and not parts.file_ids(rows[0].content)
+        )
+
+    async def _end_turn(self, answer: NewMessage, bill: Entry) -> bool:
+        """Commit the answer and the end of its turn. Return False if nothing was changed."""
+        step, effects = self._step, self.services.effects
+        label = effects.find_plain_label(step.chat, step.meta)
+        is_known = label == step.meta.last_turn_summary
+        ended = await self.handle.end_turn(answer, bill, attempt=self.attempt, label=None if is_known else label)
+        if ended is None:
+            return False
+        self.handle.debug.committed(ended.answer.id)
+        history = step.history.with_answer(ended.answer, answer.figures)
+        self.tell_finished(ended.chat, TurnEnd.COMPLETE, history=history, label=label)
+        return True
 
     async def _take_empty(self, connected: ConnectedModel, outcome: AssistantOutcome) -> None:
         """Handle an empty answer: end the turn, or raise `StepFailed` if the turn has no text yet.
@@ -479,11 +509,22 @@ class StepActions:
         self.services.stats.calls.compacted(own.model if is_own else None, Source.AUTOMATIC, result="error")
         await self.fail(error)
 
-    def tell_finished(self, chat: Chat, reason: TurnEnd, *, is_promoted: bool) -> None:
+    def tell_finished(
+        self,
+        chat: Chat,
+        reason: TurnEnd,
+        *,
+        is_promoted: bool = False,
+        history: LoadedHistory | None = None,
+        label: str | None = None,
+    ) -> None:
+        """Run the effects of a turn that ended. `label` was stored with the end; None if it has to be found."""
         step = self._step
         self.handle.debug.finish(RunStatus.COMPLETED)
         self._turn_ended(reason)
-        self.services.effects.turn_finished(chat, step.meta, step.history, reason=reason, is_promoted=is_promoted)
+        self.services.effects.turn_finished(
+            chat, step.meta, history or step.history, reason=reason, is_promoted=is_promoted, label=label
+        )
         if (ended := self.prepared.step_tools.on_turn_end) is not None:
             self.services.effects.tools_ended(ended)
 

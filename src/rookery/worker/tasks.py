@@ -23,7 +23,7 @@ import asyncpg
 from rookery.debug.turn_recording import DebugTurn
 from rookery.domain.chat.chat import Chat, Fence
 from rookery.domain.chat.errors import ChatNotFound, StaleFence
-from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.messages import ChatId, NewMessage
 from rookery.domain.chat.states import Status
 from rookery.domain.chat.transitions import Transition
 from rookery.loop.tool import Cancellation, CancelReason
@@ -31,7 +31,10 @@ from rookery.runtime import waits
 from rookery.runtime.clock import Clock, Deadline, DeadlineExceeded
 from rookery.runtime.nudge import Nudge
 from rookery.store.db.errors import CommitOutcomeUnknown, DatabaseUnavailable, LockTimeout
+from rookery.store.db.pool import Connection
 from rookery.store.machine import ChatState, Machine, Slot, Tx, View, single_statement
+from rookery.store.models import usage_ledger
+from rookery.store.models.usage_ledger import Entry
 from rookery.telemetry.log import bind, get_logger
 from rookery.worker.config import WorkerConfig
 from rookery.worker.stats import WorkerStats
@@ -52,9 +55,11 @@ class TaskExit(TaskError):
     """Raised when the task has no more work: the chat was changed, was deleted, or belongs to another runner.
 
     `refused` names the transition or read that the fence refused, for the metrics; None if no fence was involved.
+    `is_stored`: the task's own commit has changed the chat, although its response was lost.
     """
 
     refused: str | None = None
+    is_stored = False
 
 
 class RetryTask(TaskError):
@@ -166,6 +171,8 @@ class TaskHandle:
         self.own_commit_version: int | None = None
         self.is_waiting = False
         self.nudge = Nudge()
+        # This task's own commit has released the chat and deleted its lease.
+        self.has_left = False
         # The longest silence that the options of the step's model allow; 0 if they say nothing.
         self.model_patience_seconds = 0.0
         self._machine = machine
@@ -196,9 +203,13 @@ class TaskHandle:
         written: list[Chat] = []
         result: list[T] = []
 
+        has_left = False
+
         async def run(tx: Tx) -> T:
+            nonlocal has_left
             self.own_commit_version = None
             outcome = await fn(tx)
+            has_left = tx.has_left
             if (tx.chat.history_version, tx.chat.status) != self.input.key:
                 # Attempts and retries do not set it: after them, the next change comes from another writer.
                 self.own_commit_version = tx.chat.snapshot_version
@@ -207,9 +218,11 @@ class TaskHandle:
 
         await self._wait_until_commit_allowed()
         try:
-            return await self._machine.chat(self.input.chat_id).update(
+            outcome = await self._machine.chat(self.input.chat_id).update(
                 run, fence=self.input.fence(attempt=attempt), lazily=lazily
             )
+            self.has_left = has_left
+            return outcome
         except CommitOutcomeUnknown as error:
             if written and await self._is_committed(written[0]):
                 self._route(ChatState.of(written[0]))
@@ -233,6 +246,34 @@ class TaskHandle:
         except Exception as error:
             _raise_task_error(error, Transition.RECORD_GENERATION_ATTEMPT)
         return None if chat is None else chat.generation_attempt
+
+    async def end_turn(
+        self, answer: NewMessage, bill: Entry, *, attempt: int, label: str | None
+    ) -> single_statement.EndedTurn | None:
+        """Commit an answer that ends its turn, and release the chat, in one statement.
+
+        Return None if nothing was changed, and `update` must commit the answer.
+        """
+        await self._wait_until_commit_allowed()
+        try:
+            ended = await single_statement.end_turn(
+                self._machine,
+                self.input.chat_id,
+                answer,
+                bill,
+                fence=self.input.fence(attempt=attempt),
+                label=label,
+            )
+        except CommitOutcomeUnknown as error:
+            if await self._is_billed(bill):
+                stored = TaskExit("The turn has ended, although the response to its commit was lost.")
+                stored.is_stored = True
+                raise stored from error
+            raise RetryTask(str(error)) from error
+        except Exception as error:
+            _raise_task_error(error, Transition.FINISH_TURN)
+        self.has_left = ended is not None
+        return ended
 
     async def read(self, fn: Callable[[], Awaitable[T]]) -> T:
         """Read from the store. Errors are translated as in `update`."""
@@ -378,6 +419,17 @@ class TaskHandle:
             self.own_commit_version = None
             _raise_task_error(error, READ)
         return ChatState.of(found) == ChatState.of(written)
+
+    async def _is_billed(self, bill: Entry) -> bool:
+        """Return whether a COMMIT whose response was lost has happened, by looking for the bill that it stored."""
+
+        async def find(conn: Connection) -> bool:
+            return await usage_ledger.is_recorded(conn, bill)
+
+        try:
+            return await self._machine.snapshot(find)
+        except Exception as error:
+            _raise_task_error(error, READ)
 
     async def _wait_until_commit_allowed(self) -> None:
         """Wait before a commit until this process holds its presence lock.

@@ -141,10 +141,24 @@ class Effects:
             self.texts, pool=pool, publisher=publisher, inflight=inflight, write_seconds=self._write_seconds
         )
 
+    def find_plain_label(self, chat: Chat, meta: ChatMeta) -> str | None:
+        """Return the label of a complete turn; None if a model writes it, or the chat has no labels."""
+        return titles.FINISHED_LABEL if chat.is_root and not wants_summaries(meta) else None
+
     def turn_finished(
-        self, chat: Chat, meta: ChatMeta, history: LoadedHistory, *, reason: TurnEnd, is_promoted: bool
+        self,
+        chat: Chat,
+        meta: ChatMeta,
+        history: LoadedHistory,
+        *,
+        reason: TurnEnd,
+        is_promoted: bool,
+        label: str | None = None,
     ) -> None:
-        """Handle the end of a turn. With `is_promoted`, the next queued message has already begun a new turn."""
+        """Handle the end of a turn. With `is_promoted`, the next queued message has already begun a new turn.
+
+        `label` was stored with the end of the turn; None if it has to be found.
+        """
         if not chat.is_root:
             self._child_ended(chat, is_promoted=is_promoted)
             if not is_promoted and (report := report_of(history)) is not None:
@@ -157,6 +171,12 @@ class Effects:
             self.titling.start_again(chat, title=meta.title)
         if is_promoted:
             self._clear_label(chat)
+            return
+        if label is not None:
+            if label != meta.last_turn_summary:
+                self._announce(chat)
+            if self._push is not no_push:
+                self._start(lambda: self._push(_push(PushKind.FINISHED, chat, label)), "push", PUSH_SECONDS)
             return
         self._start(
             lambda: self._label(chat, meta, history, reason=reason),

@@ -176,7 +176,7 @@ class Worker:
             ),
             pool=services.pool,
             inflight=self._inflight,
-            on_free=self.wake,
+            on_free=self._slot_freed,
             on_released=lambda chat_id: self.traces.end(chat_id, RELEASED),
         )
         self.leases = LeaseKeeper(
@@ -306,7 +306,7 @@ class Worker:
             step_stats=self.stats.calls,
             tool_stats=self.stats.tools,
         )
-        leave = AbandonWork(services.publisher, self._limits)
+        leave = AbandonWork()
         return {
             TaskKind.GENERATION: GenerationWork(
                 services.machine,
@@ -329,6 +329,9 @@ class Worker:
             TaskKind.ACTION_TIMEOUT: ActionTimeoutWork(services.machine, leave),
             TaskKind.ABANDON: leave,
         }
+
+    def _slot_freed(self) -> None:
+        self._acquirer.slot_freed()
 
     async def _limits(self) -> Limits:
         return (await self._preparer.chat_settings()).limits

@@ -167,9 +167,10 @@ async def add_owner(rig: Rig) -> UUID:
 
 
 async def take_at_once(rig: Rig, chat_id: UUID, limits: Limits) -> Chat | None:
-    return await single_statement.take_free(
-        rig.machine, chat_id, worker_id=rig.worker, runner_id=uuid4(), limits=limits
+    taken = await single_statement.take(
+        rig.machine, {chat_id: uuid4()}, worker_id=rig.worker, limits=limits, has_peers=False
     )
+    return taken[0].chat if taken else None
 
 
 @pytest.mark.parametrize("road", [take, take_at_once])

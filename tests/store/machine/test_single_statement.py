@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
 import msgspec
 import pytest
 
 from rookery.domain.chat.chat import Chat, Fence
-from rookery.domain.chat.messages import ChatId, Message
+from rookery.domain.chat.messages import ChatId, Message, NewMessage, StepFigures
 from rookery.domain.chat.states import State
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store import machine
 from rookery.store.machine import Tx, single_statement
 from rookery.store.machine.capacity import Limits
+from rookery.store.machine.ownership import Takeover
+from rookery.store.models.usage_ledger import CallStatus, Entry, KeySource, record_call
 from tests.store.machine.machine_rig import CREATED_STATES, Rig, add_replica, assistant, call, calling, result
 from tests.store.machine.test_query_plans import fill, scans_of_messages
 
@@ -27,10 +30,20 @@ async def yes(tx: Tx) -> bool:
     return True
 
 
-async def take_free(rig: Rig, chat_id: ChatId, runner_id: UUID, limits: Limits = UNLIMITED) -> Chat | None:
-    return await single_statement.take_free(
-        rig.machine, chat_id, worker_id=rig.worker, runner_id=runner_id, limits=limits
+async def take(
+    rig: Rig, *chat_ids: ChatId, limits: Limits = UNLIMITED, has_peers: bool = False
+) -> list[single_statement.Taken]:
+    wanted: dict[UUID, UUID] = {chat_id: uuid4() for chat_id in chat_ids}
+    return await single_statement.take(rig.machine, wanted, worker_id=rig.worker, limits=limits, has_peers=has_peers)
+
+
+async def take_free(
+    rig: Rig, chat_id: ChatId, runner_id: UUID, limits: Limits = UNLIMITED, *, has_peers: bool = False
+) -> Chat | None:
+    taken = await single_statement.take(
+        rig.machine, {chat_id: runner_id}, worker_id=rig.worker, limits=limits, has_peers=has_peers
     )
+    return taken[0].chat if taken else None
 
 
 async def try_acquire(rig: Rig, chat_id: ChatId, runner_id: UUID) -> Chat | None:
@@ -72,10 +85,9 @@ async def test_free_chat_is_taken_exactly_where_the_bundle_takes_it(rig: Rig) ->
     assert taken == {state for state in CREATED_STATES if state.is_runnable}
 
 
-async def test_chat_with_an_owner_or_a_lock_is_left_to_the_bundle(rig: Rig) -> None:
+async def test_chat_with_a_lease_or_a_lock_is_not_taken(rig: Rig) -> None:
     owned = await rig.chat(State.R0)
     await rig.acquire(owned)
-    await rig.sql("UPDATE chat_heartbeats SET heartbeat_at = clock_timestamp() - interval '1 hour'")
     assert await take_free(rig, owned, uuid4()) is None
 
     locked = await rig.chat(State.R0)
@@ -97,12 +109,195 @@ async def test_full_pool_and_peers_leave_a_chat_to_the_bundle(rig: Rig) -> None:
     assert await take_free(rig, child, uuid4(), limits) is not None, "the pools do not share their slots"
     assert await take_free(rig, interrupting, uuid4(), limits) is not None, "who has to stop needs no slot"
 
-    # With peers the slots are counted under the lock of their pool, which one statement does not have.
+    # With peers the slots are counted under the locks of the pools, which a statement by itself does not have.
     async with rig.pool.acquire() as conn:
         await add_replica(conn)
     roomy = Limits(running_roots=9, running_subagents=9)
     assert await take_free(rig, second, uuid4(), roomy) is None
-    assert await take_free(rig, second, uuid4(), UNLIMITED) is not None
+    assert await take_free(rig, second, uuid4(), roomy, has_peers=True) is not None
+    third = await rig.chat(State.R0)
+    assert await take_free(rig, third, uuid4(), UNLIMITED) is not None
+
+
+@pytest.mark.parametrize(("is_gone", "reason"), [(True, Takeover.LOCK_GONE), (False, Takeover.LEASE)])
+async def test_chats_of_a_dead_owner_are_taken_over_together(rig: Rig, is_gone: bool, reason: Takeover) -> None:
+    async with rig.pool.acquire() as conn:
+        peer = await add_replica(conn)
+    owned, runner_id = [await rig.chat(State.R0) for _ in range(3)], uuid4()
+    for chat_id in owned:
+        await rig.run(chat_id, machine.acquire, worker_id=peer, runner_id=runner_id)
+    assert await take(rig, *owned) == []
+    if is_gone:
+        await rig.sql("DELETE FROM replicas WHERE id = $1", peer)
+    else:
+        await rig.sql("UPDATE chat_heartbeats SET heartbeat_at = clock_timestamp() - interval '1 hour'")
+
+    taken = await take(rig, *owned)
+
+    assert {each.chat.id for each in taken} == set(owned)
+    assert {each.takeover for each in taken} == {reason}
+    assert all(each.chat.worker_id == rig.worker and each.chat.leased for each in taken)
+
+
+async def test_lease_that_another_replica_takes_meanwhile_is_respected(rig: Rig) -> None:
+    """The statement begins before the takeover by the peer commits, and ends after it."""
+    chat_id = await rig.chat(State.R0)
+    await rig.acquire(chat_id)
+    await rig.sql("DELETE FROM chat_heartbeats")
+    async with rig.pool.acquire() as conn:
+        peer = await add_replica(conn)
+
+    results = await asyncio.gather(
+        *(
+            single_statement.take(rig.machine, {chat_id: uuid4()}, worker_id=worker, limits=UNLIMITED, has_peers=False)
+            for worker in (rig.worker, peer) * 10
+        )
+    )
+
+    assert sum(map(len, results)) == 1
+
+
+@pytest.mark.parametrize("has_peers", [False, True])
+async def test_chats_are_taken_together_only_if_there_is_room_for_all(rig: Rig, has_peers: bool) -> None:
+    if has_peers:
+        async with rig.pool.acquire() as conn:
+            await add_replica(conn)
+    chats = [await rig.chat(State.R0) for _ in range(4)]
+    stopping, resting = await rig.chat(State.I0), await rig.chat(State.W)
+
+    taken = await take(rig, *chats, stopping, limits=Limits(running_roots=4), has_peers=has_peers)
+    assert [each.chat.id for each in taken] == [stopping], "one slot in four is reserved"
+    await hinted(rig)
+
+    roomy = Limits(running_roots=8)
+    taken = await take(rig, *chats, resting, limits=roomy, has_peers=has_peers)
+    assert {each.chat.id for each in taken} == set(chats)
+    assert await hinted(rig) == ["ChatHint"] * 4
+    assert {each.takeover for each in taken} == {None}
+
+
+# Ending a turn
+
+
+def bill(rig: Rig, chat_id: ChatId) -> Entry:
+    return Entry(
+        owner_id=rig.user,
+        chat_id=chat_id,
+        purpose="turn",
+        provider_id=uuid4(),
+        model_config_id=rig.model,
+        model="m",
+        key_source=KeySource.CENTRAL,
+        status=CallStatus.OK,
+        output_tokens=20,
+        runtime_ms=30,
+        at=datetime.now(UTC),
+    )
+
+
+async def end_turn(
+    rig: Rig, chat_id: ChatId, fence: Fence, label: str | None = None
+) -> single_statement.EndedTurn | None:
+    return await single_statement.end_turn(
+        rig.machine, chat_id, answer(rig), bill(rig, chat_id), fence=fence, label=label
+    )
+
+
+def answer(rig: Rig) -> NewMessage:
+    return assistant("hello", model_config_id=rig.model, figures=StepFigures(output_tokens=20, finish_reason="stop"))
+
+
+async def attempt(rig: Rig, chat_id: ChatId) -> Fence:
+    """Acquire the chat and count an attempt. Returns the fence of that attempt."""
+    fence = await rig.acquire(chat_id)
+    number = await rig.update(chat_id, machine.record_generation_attempt, fence=fence)
+    rig.published.clear()
+    return msgspec.structs.replace(fence, generation_attempt=number)
+
+
+async def test_turn_ends_in_one_statement_as_by_three_transitions(rig: Rig) -> None:
+    here, there = await rig.create(), await rig.create()
+    fence, other = await attempt(rig, here), await attempt(rig, there)
+
+    async def step_by_step(tx: Tx) -> Message:
+        committed = await machine.commit_step(tx, [answer(rig)])
+        await machine.finish_turn(tx)
+        await machine.leave(tx)
+        await record_call(tx.conn, msgspec.structs.replace(bill(rig, there), message_id=committed.inserted[0].id))
+        return committed.inserted[0]
+
+    ended, by_short = await end_turn(rig, here, fence, label="Finished"), await hinted(rig)
+    long, by_long = await rig.update(there, step_by_step, fence=other), await hinted(rig)
+
+    assert ended is not None
+    assert by_short == by_long
+    assert alike(ended.chat) == alike(await rig.load(here)) == alike(await rig.load(there))
+    assert (ended.chat.state, ended.chat.runner_id, ended.chat.leased) == (State.W, None, False)
+    assert said(ended.answer) == said(long)
+    stored = (await rig.history(here))[-1]
+    assert (stored.id, stored.revision, stored.created_at) == (
+        ended.answer.id,
+        ended.answer.revision,
+        ended.answer.created_at,
+    )
+    assert await rig.value("SELECT count(*) FROM chat_heartbeats") == 0
+    assert await rig.value("SELECT count(*) FROM model_usage WHERE message_id = $1", ended.answer.id) == 1
+    ledger = "SELECT to_jsonb(u) - '{id,chat_id,root_chat_id,message_id,provider_id,at}'::text[] FROM model_usage u"
+    async with rig.pool.acquire() as conn:
+        first, second = [record[0] for record in await conn.fetch(ledger)]
+    assert first == second
+    assert await rig.value("SELECT count(*) FROM chat_message_search WHERE message_id = $1", ended.answer.id) == 1
+    assert (await rig.columns(here))["last_turn_summary"] == "Finished"
+    assert (await rig.columns(there))["last_turn_summary"] is None
+
+
+async def test_turn_that_does_not_end_is_left_to_the_bundle(rig: Rig) -> None:
+    queued = await rig.create()
+    fence = await attempt(rig, queued)
+    await rig.send(queued, "and then?")
+    assert await end_turn(rig, queued, fence) is None
+
+    summarised = await rig.chat(State.W)
+    await rig.run(summarised, machine.request_compaction)
+    assert await end_turn(rig, summarised, await attempt(rig, summarised)) is None
+
+    for chat_id in (queued, summarised):
+        assert all(row.role != "assistant" for row in await rig.history(chat_id))
+        assert (await rig.load(chat_id)).runner_id is not None
+    assert await rig.value("SELECT count(*) FROM chat_heartbeats") == 2
+    assert await rig.value("SELECT count(*) FROM model_usage") == 0
+
+
+@pytest.mark.parametrize("stale", ["worker_id", "runner_id", "history_version", "generation_attempt", "status"])
+async def test_turn_of_who_lost_the_fence_is_not_ended(rig: Rig, stale: str) -> None:
+    chat_id = await rig.create()
+    fence = await attempt(rig, chat_id)
+    if stale == "status":
+        await rig.run(chat_id, machine.interrupt)
+    else:
+        value = uuid4() if stale.endswith("_id") else getattr(fence, stale) + 1
+        fence = msgspec.structs.replace(fence, **{stale: value})
+    before = await rig.trace(chat_id)
+    rig.published.clear()
+
+    assert await end_turn(rig, chat_id, fence) is None
+    assert await rig.trace(chat_id) == before
+    assert rig.published.hints == []
+
+
+async def test_message_and_the_end_of_the_turn_are_put_in_order(rig: Rig) -> None:
+    for _ in range(10):
+        chat_id = await rig.create()
+        fence = await attempt(rig, chat_id)
+
+        ended, _ = await asyncio.gather(end_turn(rig, chat_id, fence), rig.send(chat_id, "and then?"))
+
+        state = await rig.state(chat_id)
+        assert state is (State.R1 if ended is None else State.R0)
+        assert len(await rig.history(chat_id)) == (1 if ended is None else 3)
+
+
+# Counting attempts
 
 
 async def test_attempt_is_counted_as_the_bundle_counts_it(rig: Rig) -> None:

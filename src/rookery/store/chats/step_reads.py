@@ -25,7 +25,7 @@ from rookery.domain.chat import prompt
 from rookery.domain.chat.chat import Chat, Fence
 from rookery.domain.chat.errors import StaleFence
 from rookery.domain.chat.history import is_from_user
-from rookery.domain.chat.messages import ChatId, Message, MessageId, Role, Visibility
+from rookery.domain.chat.messages import ChatId, Message, MessageId, Role, StepFigures, Visibility
 from rookery.domain.chat.parts import ContentError, Part, WorkspaceContext
 from rookery.domain.chat.permission_mode import PermissionMode
 from rookery.domain.chat.prompt import PromptRow
@@ -218,6 +218,13 @@ class LoadedHistory(msgspec.Struct, frozen=True, kw_only=True):
         """Return the rows that are visible to users."""
         return tuple(row for row in self.rows if row.message.visibility is not Visibility.MODEL)
 
+    def with_answer(self, answer: Message, figures: StepFigures | None) -> LoadedHistory:
+        """Return this history with the answer that ended its turn. The content is not in its stored form."""
+        row = PromptRow(answer, figures or StepFigures())
+        return msgspec.structs.replace(
+            self, history_version=answer.revision, rows=(*self.rows, row), prompt=(*self.prompt, row)
+        )
+
 
 class Step(msgspec.Struct, frozen=True):
     """The input of a step, from one snapshot. `fetched` is the number of rows that were not in the cache."""
@@ -298,7 +305,12 @@ async def load_step(machine: Machine, chat_id: ChatId, *, fence: Fence, cache: H
                 return row, base, records
         return row, None, await _fetch_all(conn, chat_id)
 
-    found = None if known is None else await _read_delta(machine, chat_id, fence, known)
+    if known is not None:
+        found = await _read_delta(machine, chat_id, fence, known)
+    elif fence.history_version <= chat_delta.MAX_ROWS:
+        found = await _read_short(machine, chat_id, fence)
+    else:
+        found = None
     row, base, records = await machine.snapshot(run) if found is None else found
     cache.count(fetched=len(records), is_hit=base is not None)
     history = await _extend(base, records, row.chat)
@@ -316,6 +328,15 @@ async def _read_delta(machine: Machine, chat_id: ChatId, fence: Fence, known: Lo
     if known.history_version > row.chat.history_version or not delta.is_complete or _cuts_boundary(known, delta.rows):
         return None
     return row, known, delta.rows
+
+
+async def _read_short(machine: Machine, chat_id: ChatId, fence: Fence) -> _Found | None:
+    """Return all rows of a new chat by one statement; None if it has too many. Most versions add at most one row."""
+    delta = await chat_delta.read_delta(machine, CHAT_DELTA, chat_id, seen=0)
+    if delta is None:
+        raise StaleFence(chat_id, "chat")
+    row = _fenced_row(chat_id, fence, delta.chat)
+    return (row, None, delta.rows) if delta.is_complete else None
 
 
 async def _fetch_all(conn: Connection, chat_id: ChatId) -> list[asyncpg.Record]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Coroutine
-from typing import Concatenate, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 from uuid import UUID
 
 import asyncpg
@@ -92,6 +92,7 @@ class Tx:
         "bundle",
         "chat",
         "gone",
+        "has_left",
         "lease_is_current",
         "moved_with_family",
         "readers",
@@ -108,6 +109,8 @@ class Tx:
         # The chat was acquired in this bundle. No hint asks for a worker, even if the replica of the new owner has no
         # row.
         self.acquired = False
+        # The worker released the chat, and its lease was deleted.
+        self.has_left = False
         # The chat that gets this chat's slot. The hint names it instead of this chat.
         self.successor: OwnershipHint | None = None
         # False after the locking statement, because that statement may have waited and still shows the leases from
@@ -291,6 +294,16 @@ class Bundle:
             tx.chat = chat
             return tx
         return self.enlist(chat, entered=chat)
+
+    async def acquire(self, statement: str, *args: object) -> list[tuple[Tx, tuple[Any, ...]]]:
+        """Acquire chats by one statement. Returns each chat with the other columns of its row."""
+        acquired = []
+        for record in await self.conn.fetch(statement, *args):
+            chat = Chat(*record[:_CHAT_WIDTH])
+            tx = self.enlist(chat, entered=chat)
+            tx.acquired = tx.lease_is_current = True
+            acquired.append((tx, record[_CHAT_WIDTH:]))
+        return acquired
 
     def refuse(self, error: E) -> E:
         """Mark the bundle as failed. It cannot commit any more, even if the callback catches the error."""

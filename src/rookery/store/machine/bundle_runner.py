@@ -115,18 +115,19 @@ class Machine:
     def chat(self, chat_id: UUID) -> ChatMachine:
         return ChatMachine(self, chat_id)
 
-    async def bundle(self, fn: Callable[[Bundle], Awaitable[T]], *, lazily: bool = False) -> T:
+    async def bundle(self, fn: Callable[[Bundle], Awaitable[T]], *, lazily: bool = False, first: str = "") -> T:
         """Run `fn` in one transaction, commit, and publish the hints. After an error nothing is changed or published.
 
-        With `lazily`, the commit does not wait for the disk. Use it for a worker's own records, which can be repeated.
+        `first` is a statement without parameters that runs together with the BEGIN, for locks. With `lazily`, the
+        commit does not wait for the disk. Use it for a worker's own records, which can be repeated.
 
         A cancellation before the COMMIT is sent rolls back. After that, the commit is awaited and its hints are
         published before the cancellation is raised, so every commit is published.
         """
-        attempt = 0
+        attempt, begin = 0, _BEGIN_LAZY if lazily else _BEGIN
         while True:
             try:
-                return await self._try_bundle(fn, _BEGIN_LAZY if lazily else _BEGIN)
+                return await self._try_bundle(fn, f"{begin}; {first}" if first else begin)
             except asyncpg.PostgresError as error:
                 attempt += 1
                 await self._before_retry(error, attempt)
@@ -210,17 +211,26 @@ class Machine:
     async def run_statement(
         self, transition: Transition, statement: str, *args: object, status_before: Status | None = None
     ) -> StatementResult | None:
-        """Run a transition that is one statement and its own transaction.
+        """Run a transition of one chat that is one statement and its own transaction (see `run_statements`).
 
-        The statement locks the chat, allocates the version, and returns a row that begins with the chat's columns. It
-        changes no column of the execution state, except the status from `status_before`. Returns None if its conditions
-        do not hold or the row is locked; then nothing has changed. As in `bundle`, a commit is published before a
-        cancellation is raised.
+        Returns None if its conditions do not hold or the row is locked; then nothing has changed.
+        """
+        results = await self.run_statements(transition, statement, *args, status_before=status_before)
+        return results[0] if results else None
+
+    async def run_statements(
+        self, transition: Transition, statement: str, *args: object, status_before: Status | None = None
+    ) -> list[StatementResult]:
+        """Run a transition of several chats that is one statement and its own transaction.
+
+        The statement locks the chats, allocates their versions, and returns rows that begin with the chat's columns. It
+        changes no column of the execution state, except the owner, and the status from `status_before`. Chats whose
+        conditions do not hold have no row. As in `bundle`, a commit is published before a cancellation is raised.
         """
         async with _PooledConnection(self._pool) as conn:
-            run = Uninterrupted(conn.fetchrow(statement, *args, timeout=COMMIT_TIMEOUT_SECONDS).__await__())
+            run = Uninterrupted(conn.fetch(statement, *args, timeout=COMMIT_TIMEOUT_SECONDS).__await__())
             try:
-                record = await _answer(run)
+                records = await _answer(run)
             except Exception as error:
                 _drop_detail(error)
                 if run.cancelled is not None:
@@ -228,12 +238,12 @@ class Machine:
                 if not isinstance(error, asyncpg.PostgresError):
                     raise
                 if error.sqlstate in _RETRYABLE:
-                    return None
+                    return []
                 if (classified := _classify(error)) is not None:
                     raise classified from error
                 raise
-            result = None
-            if record is not None:
+            results = []
+            for record in records:
                 chat = Chat(*record[:_CHAT_WIDTH])
                 before = chat if status_before is None else msgspec.structs.replace(chat, status=status_before)
                 if not is_legal(transition, before.state, chat.state):
@@ -242,13 +252,13 @@ class Machine:
                 tx.acquired = transition is Transition.ACQUIRE
                 self._publish(tx.hints())
                 tx.bundle.close()
-                result = StatementResult(chat, record[_CHAT_WIDTH:])
+                results.append(StatementResult(chat, record[_CHAT_WIDTH:]))
         if run.cancelled is not None:
             try:
                 raise run.cancelled
             finally:
                 del run  # as in `_try_bundle`
-        return result
+        return results
 
     async def peek(self, chat_id: UUID) -> Chat:
         """Return the chat's row in one round trip. `leased` is always False."""

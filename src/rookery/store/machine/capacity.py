@@ -31,6 +31,9 @@ LOCK_CLASS = 0x524B4350  # "RKCP"; the two-integer space of advisory locks
 
 _LOCK = "SELECT pg_advisory_xact_lock($1, $2)"
 
+# All pools, in the order of every transaction that locks several. One round trip with the BEGIN.
+LOCK_POOLS = f"SELECT pg_advisory_xact_lock({LOCK_CLASS}, 0), pg_advisory_xact_lock({LOCK_CLASS}, 1)"
+
 # The chats with a lease, found from the heartbeats, which are few. The same rule as `leased` in `bundle.CHAT_COLUMNS`.
 _LEASED = """
       FROM chat_heartbeats beat
@@ -54,6 +57,14 @@ HAS_ROOM = f"""
            AND (t.own = 0
                 OR t.active - t.owners + 1 < {{limit}} - {{limit}} / {fair_share.RESERVED_ONE_IN})
       FROM ({_COUNT_OTHERS}) t
+"""
+# True if `{count}` chats of any owners may take a slot each: there is room even if all owners hold slots already.
+HAS_ROOM_FOR_ALL = f"""
+    SELECT t.active + {{count}} <= {{limit}}
+           AND t.active - t.owners + {{count}} < {{limit}} - {{limit}} / {fair_share.RESERVED_ONE_IN}
+      FROM (SELECT count(*) AS active, count(DISTINCT o.owner_id) AS owners
+            {_LEASED}
+               AND (o.parent_chat_id IS NULL) = {{is_root}}) t
 """
 
 # A runnable chat that needs a slot and has none. Chats of another status than `running` need none. Index chats_acquire.
@@ -257,6 +268,7 @@ async def give_way(tx: Tx, *, to: WaitingChat) -> Chat:
         raise TransitionNotAllowed(Transition.GIVE_WAY, source, "No worker owns this chat.", cause="not_owned")
     await tx.settle(Transition.GIVE_WAY, "worker_id = NULL, runner_id = NULL")
     await delete_leases(tx.conn, [(tx.chat.id, runner_id)])
+    tx.has_left = True
     tx.successor = OwnershipHint(chat_id=to.chat_id, snapshot_version=to.snapshot_version)
     return tx.chat
 

@@ -144,6 +144,7 @@ async def leave(tx: Tx) -> Chat:
     chat = await abandon(tx)
     assert runner_id is not None, "`abandon` refuses a chat without an owner"
     await delete_leases(tx.conn, [(chat.id, runner_id)])
+    tx.has_left = True
     return chat
 
 

@@ -43,16 +43,30 @@ INSERT_MESSAGE = """
 """
 
 # Also has the fields of `StepFigures`, in their order.
-_INSERT_STEP = """
-    INSERT INTO chat_messages
+_STEP_COLUMNS = """
            (chat_id, role, visibility, compressed, content, content_version, created_by,
             model_config_id, reasoning_effort, client_id,
             input_tokens, output_tokens, total_tokens, reasoning_tokens, cache_read_tokens, cache_write_tokens,
             context_tokens, context_limit, cost_micros, runtime_ms, finish_reason, prefix_fp, request_id, response_id)
+"""
+_INSERT_STEP = f"""
+    INSERT INTO chat_messages
+    {_STEP_COLUMNS}
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10,
             $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24)
     RETURNING id AS message_id, created_at AS inserted_at
 """
+# The same for a statement that has one row of the chat in `source`.
+INSERT_STEP_FROM = f"""
+    INSERT INTO chat_messages
+    {_STEP_COLUMNS}
+    SELECT $1::uuid, $2::text, $3::text, $4::boolean, $5::jsonb, $6::smallint, $7::uuid,
+           $8::uuid, $9::text, $10::text, $11::bigint, $12::bigint, $13::bigint, $14::bigint, $15::bigint, $16::bigint,
+           $17::bigint, $18::bigint, $19::bigint, $20::bigint, $21::text, $22::bytea, $23::text, $24::text
+      FROM {{source}}
+    RETURNING id AS message_id, created_at AS inserted_at
+"""
+STEP_WIDTH = 24
 
 _COST = StepFigures.__struct_fields__.index("cost_micros")
 

@@ -119,6 +119,21 @@ LIST_CANDIDATES = f"WITH held AS MATERIALIZED ({_HELD})" + "UNION ALL".join(
 )
 
 
+HAS_TAKEABLE = """
+    SELECT EXISTS (
+      SELECT FROM chats c
+       WHERE c.id = ANY ($1::uuid[])
+         AND c.status IN ('running', 'interrupting', 'requires_action')
+         AND NOT c.archived
+         AND NOT (c.awaits_approval AND c.requires_action_deadline_at IS NULL)
+         AND (c.runner_id IS NULL
+              OR NOT EXISTS (
+                 SELECT FROM chat_heartbeats h
+                   JOIN replicas r ON r.id = c.worker_id
+                  WHERE h.chat_id = c.id
+                    AND h.runner_id = c.runner_id
+                    AND h.heartbeat_at > clock_timestamp() - r.lease_ttl)))
+"""
 _IS_REPLICA = "SELECT EXISTS (SELECT FROM replicas WHERE id = $1)"
 _HAS_PEERS = "SELECT EXISTS (SELECT FROM replicas WHERE id <> $1)"
 
@@ -149,6 +164,12 @@ async def list_candidates(conn: Connection, limit: int) -> list[Candidate]:
         for status in _STATUS_ORDER
         for candidate in _alternate(partitions.get((status, True), []), partitions.get((status, False), []))
     ]
+
+
+async def has_takeable(conn: Connection, chat_ids: Collection[ChatId]) -> bool:
+    """Return whether one of these chats is runnable and has no valid lease."""
+    found: bool = await conn.fetchval(HAS_TAKEABLE, list(chat_ids))
+    return found
 
 
 async def has_peers(conn: Connection, worker_id: UUID) -> bool:

@@ -24,13 +24,16 @@ MAX_REPORT_DAYS = 366
 # The most expensive chats of a report. The other groups have few keys.
 MAX_REPORTED_CHATS = 500
 
-# The statement reads the root chat from the chat, so that callers cannot pass a wrong one. Both columns are NULL if
-# the chat was deleted.
-RECORD = """
+_INSERT = """
     INSERT INTO model_usage (owner_id, chat_id, root_chat_id, message_id, purpose, provider_id, model_config_id, model,
                              key_source, status, input_tokens, cache_read_tokens, cache_write_tokens,
                              cache_write_1h_tokens, output_tokens, reasoning_tokens, total_tokens, web_searches,
                              context_tokens, cost_micros, runtime_ms, request_id, at)
+"""
+# The statement reads the root chat from the chat, so that callers cannot pass a wrong one. Both columns are NULL if
+# the chat was deleted.
+RECORD = f"""
+    {_INSERT}
     SELECT $1, c.id, coalesce(c.root_chat_id, c.id), $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16,
            $17, $18, $19, $20, $21, coalesce($22, clock_timestamp())
       FROM (SELECT) one
@@ -144,6 +147,10 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     at: datetime | None = None  # the end of the call; None means now
 
 
+# The number of fields of `call_values`: all but owner, chat and message.
+CALL_WIDTH = len(Entry.__struct_fields__) - 3
+
+
 class Figures(msgspec.Struct, frozen=True):
     """Sums over calls. The cost leaves out calls without a price, which `unpriced_request_count` counts."""
 
@@ -201,9 +208,27 @@ _TITLES = "SELECT id::text, title FROM chats WHERE id = ANY ($1::text[]::uuid[])
 
 async def record_call(conn: Connection, entry: Entry) -> int:
     """Append a call. Returns the id of its row."""
-    values = [getattr(entry, name) for name in Entry.__struct_fields__]
-    row_id: int = await conn.fetchval(RECORD, *values)
+    row_id: int = await conn.fetchval(RECORD, *msgspec.structs.astuple(entry))
     return row_id
+
+
+def insert_call(chat: str, message: str, *, first: int) -> str:
+    """Return an INSERT for use in another statement, which has rows `chat` of chats and `message` with a message_id.
+
+    The parameters from `first` on are `call_values`.
+    """
+    values = ", ".join(f"${first + place}" for place in range(CALL_WIDTH - 1))
+    return f"""
+    {_INSERT}
+    SELECT {chat}.owner_id, {chat}.id, coalesce({chat}.root_chat_id, {chat}.id), {message}.message_id, {values},
+           coalesce(${first + CALL_WIDTH - 1}, clock_timestamp())
+      FROM {chat}, {message}
+    """
+
+
+def call_values(entry: Entry) -> tuple[object, ...]:
+    """Return the values of a call without its owner, chat and message."""
+    return msgspec.structs.astuple(entry)[-CALL_WIDTH:]
 
 
 async def is_recorded(conn: Connection, entry: Entry) -> bool:
