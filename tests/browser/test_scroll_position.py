@@ -404,3 +404,85 @@ def test_setting_keeps_the_sent_message_at_the_top(ada: Visitor, script: ModelSc
         expect(page.get_by_role("button", name=re.compile("new steps?|Jump to the end"))).to_be_visible()
     finally:
         ada.ask("PATCH", "/me/settings", {"display": {"follow_agent": True}})
+
+
+def test_view_follows_short_turns_of_the_queue_and_goes_to_each_message_of_the_user(
+    ada: Visitor, script: ModelScript
+) -> None:
+    cue = script.cue()
+    short = "\n\n".join(f"Line {number} of {{0}}." for number in range(5))
+    script.plays("begin here", [Answer(text="I look."), cue, Answer(calls=[FakeCall("list_templates", "{}")])])
+    script.plays("steer it", Answer(text=short.format("steer")))
+    script.plays("queue one", Answer(text=short.format("one")))
+    script.plays("queue two", Answer(text=short.format("two")))
+    chat = ada.chat("hello", title="Short turns", model_config_id=script.config(ada))
+    ada.wait_for_rest(chat["id"])
+    page, keys = ada.go(f"/c/{chat['id']}"), Keys(ada)
+    feed = page.get_by_role("feed")
+    keys.to(page.get_by_role("textbox", name="Message"))
+    for text, key in (
+        ("begin here", "Enter"),
+        ("steer it", "Control+Enter"),
+        ("queue one", "Enter"),
+        ("queue two", "Enter"),
+    ):
+        keys.type(text)
+        keys.press(key)
+        if key == "Enter" and text == "begin here":
+            expect(page.get_by_role("main").get_by_text("I look.")).to_be_visible()
+    expect(page.get_by_role("region", name="Queued messages").get_by_role("listitem")).to_have_count(3)
+    cue.give()
+    ada.wait_for_rest(chat["id"])
+
+    expect(feed.get_by_text("Line 4 of two.")).to_be_in_viewport()
+    expect(page.get_by_role("button", name=re.compile("New activity|new steps?$|Jump to the end"))).to_have_count(0)
+    row = page.get_by_role("navigation", name="Chats").get_by_role("listitem").filter(has_text="Short turns")
+    expect(row).to_have_count(1)
+    expect(row.get_by_role("img", name="Unread")).to_have_count(0)
+
+    # Somebody who reads above queues a message: the view goes to it when it is its turn.
+    cue = script.cue()
+    script.plays("run long", [Answer(text=LONG.format("long")), cue, Answer(text="The end.")])
+    script.plays("my own", Answer(text="Here it is."))
+    keys.type("run long")
+    keys.press("Enter")
+    expect(page.get_by_text("Paragraph long-49")).to_be_in_viewport()
+    scroll_up(page, 900)
+    keys.type("my own")
+    keys.press("Enter")
+    expect(page.get_by_role("region", name="Queued messages").get_by_role("listitem")).to_have_count(1)
+    cue.give()
+    expect(feed.get_by_text("my own", exact=True)).to_be_in_viewport()
+    expect(feed.get_by_text("Here it is.")).to_be_in_viewport()
+
+
+def test_bar_of_prompts_names_the_turn_at_the_top_and_covers_no_prompt(ada: Visitor, script: ModelScript) -> None:
+    script.plays("tell much", Answer(text=LONG.format("much")))
+    script.plays("tell little", Answer(text="Little."))
+    script.plays("tell less", Answer(text="Less."))
+    chat = ada.chat("tell much", title="Prompts at the top", model_config_id=script.config(ada))
+    ada.wait_for_rest(chat["id"])
+    page, keys = ada.go(f"/c/{chat['id']}"), Keys(ada)
+    feed, bar = page.get_by_role("feed"), page.get_by_role("navigation", name="Prompts")
+    expect(bar).to_contain_text("tell much")
+    keys.to(page.get_by_role("textbox", name="Message"))
+    view = page.locator(".overflow-y-auto", has=feed).bounding_box()
+    assert view
+    for text, answer in (("tell little", "Little."), ("tell less", "Less.")):
+        keys.type(text)
+        keys.press("Enter")
+        expect(feed.get_by_text(answer, exact=True)).to_be_visible()
+        ada.wait_for_rest(chat["id"])
+        expect(page.get_by_role("button", name="Stop", exact=True)).to_have_count(0)
+        page.evaluate(PAINTED)
+        expect(bar).to_have_count(0)
+        prompt = feed.get_by_text(text, exact=True).bounding_box()
+        assert prompt
+        assert 0 < prompt["y"] - view["y"] < 40
+
+    # The previous prompt, reached from the bar, is not covered either, and the bar names the turn below it.
+    scroll_up(page, 300)
+    expect(bar).to_contain_text("tell much")
+    bar.get_by_role("button", name="tell much").click()
+    expect(feed.get_by_text("tell much", exact=True)).to_be_in_viewport()
+    expect(bar).to_have_count(0)

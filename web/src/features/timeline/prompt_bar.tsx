@@ -8,10 +8,15 @@ import { appearance } from "@/state/appearance";
 import { IconButton } from "@/ui/button";
 import { isTyping } from "@/ui/modifier_key";
 
+/** The row at the top of the view below the bar, and the first row that is visible without the bar. */
+export interface TopRow {
+  key: string | null;
+  first: string | null;
+}
+
 interface Props {
   rows: readonly Row[];
-  /** The first visible row. */
-  top: StoreApi<{ key: string | null }>;
+  top: StoreApi<TopRow>;
   onShow: (key: string) => void;
 }
 
@@ -68,10 +73,12 @@ export function PromptBar({ rows, top, onShow }: Props) {
   );
   const indexes = useMemo(() => new Map(rows.map((row, index) => [row.key, index])), [rows]);
   const at = useStore(top, (state) => indexes.get(state.key ?? "") ?? -1);
+  const first = useStore(top, (state) => (state.first === null ? rows.length : (indexes.get(state.first) ?? -1)));
   const current = places.findLastIndex((one) => one.index <= at);
   const prompt = places[current];
   usePromptKeys(rows, places, top, onShow);
-  if (!prompt || rows[at]?.kind === "user" || rows[at]?.kind === "day") return null;
+  // The bar would cover the prompt that it names.
+  if (!prompt || prompt.index >= first) return null;
   const go = (to: number) => {
     const other = places[to];
     if (other) onShow(other.row.key);

@@ -1,5 +1,5 @@
 /** Scrolling to a row: to the message that was just sent, and to a message or row that may not be loaded yet. */
-import { type RefObject, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "react";
+import { type RefObject, useCallback, useEffect, useLayoutEffect, useRef, useState } from "react";
 import { useStore } from "zustand";
 import type { Row } from "@/chat/timeline_rows";
 import { messageOf } from "@/features/timeline/article";
@@ -7,26 +7,47 @@ import { keysOf, type MountedKeys, type Range } from "@/features/timeline/row_he
 import type { Scroller } from "@/features/timeline/scroller";
 import type { ChatSession } from "@/state/chat_session";
 
-/** Scroll a message that was just sent to the top of the view. Its stored row takes over when it arrives. */
-export function useSentRows(session: ChatSession, scroller: RefObject<Scroller | null>, rows: Row[]): void {
+/**
+ * Scroll a message that was just sent to the top of the view. Its stored row takes over when it arrives. A message
+ * that was queued is shown when it is its turn, unless the user has scrolled since.
+ */
+export function useSentRows(
+  session: ChatSession,
+  scroller: RefObject<Scroller | null>,
+  rows: Row[],
+  onShow: (key: string) => void,
+): void {
   const pending = useStore(session.store, (state) => state.pending);
-  const newest = useMemo(
-    () => pending.findLast((op) => (op.kind === "send" && !op.queued) || op.kind === "edit")?.id ?? null,
-    [pending],
-  );
-  const last = useRef<string | null>(null);
+  const known = useRef(new Set<string>());
+  // The messages without a stored row.
+  const waiting = useRef(new Map<string, { sentAt: number; isEdit: boolean }>());
   useLayoutEffect(() => {
-    if (newest && newest !== last.current) {
-      last.current = newest;
-      scroller.current?.anchorTo(newest);
+    for (const op of pending) {
+      if ((op.kind !== "send" && op.kind !== "edit") || known.current.has(op.id)) continue;
+      known.current.add(op.id);
+      waiting.current.set(op.id, { sentAt: performance.now(), isEdit: op.kind === "edit" });
+      if (op.kind === "edit" || !op.queued) scroller.current?.anchorTo(op.id);
     }
-  }, [newest, scroller]);
+  }, [pending, scroller]);
   useLayoutEffect(() => {
-    if (newest || !last.current) return;
-    const user = rows.findLast((row) => row.kind === "user");
-    if (user) scroller.current?.renameAnchor(user.key);
-    scroller.current?.changed();
-  }, [rows, newest, scroller]);
+    const view = scroller.current;
+    if (!view || waiting.current.size === 0) return;
+    const unsettled = new Set(pending.map((op) => op.id));
+    const users = rows.filter((row) => row.kind === "user");
+    for (const [id, { sentAt, isEdit }] of waiting.current) {
+      if (unsettled.has(id)) continue;
+      // The message of an edit has no id of its own.
+      const own = users.findLast((row) => isEdit || row.message.client_id === id);
+      if (!own) {
+        // It waits in the queue, or was deleted.
+        view.dropAnchor(id);
+        continue;
+      }
+      waiting.current.delete(id);
+      if (view.renameAnchor(id, own.key) || isEdit || view.keepsTo(sentAt)) continue;
+      if (!view.anchorTo(own.key)) onShow(own.key);
+    }
+  }, [rows, pending, scroller, onShow]);
 }
 
 /** A row given by its key, or else a message. For a message without rows, the last row before it is used. */

@@ -7,13 +7,19 @@ const USER_ACT_MS = 600;
 const MOST_ANCHORS = 16;
 /** The end counts as visible within this distance. Chosen: about the height of the last block, which changes. */
 const UNSEEN_PX = 400;
+/** The row here is at the top of the view for the reader: the bar of prompts is above it. */
+const LINE_PX = 41;
+/** A row of which only the edge is visible does not count. */
+const EDGE_PX = 8;
 
 export interface ScrollerState {
   mode: Mode;
   /** The distance from the end of the view to the end of the content. */
   below: number;
-  /** The first visible row. */
+  /** The row at the top of the view, below the bar of prompts. */
   top: string | null;
+  /** The first row that is visible without the bar. */
+  first: string | null;
 }
 
 interface Anchor {
@@ -33,6 +39,9 @@ export class Scroller {
   private actedAt = Number.NEGATIVE_INFINITY;
   private promptKey: string | null = null;
   private topKey: string | null = null;
+  private firstKey: string | null = null;
+  /** When the user last touched the transcript, even if a command has scrolled it since. */
+  private touchedAt = Number.NEGATIVE_INFINITY;
   private found: HTMLElement | null = null;
   private readonly box: HTMLElement;
   /** The list of rows. Its first and last child are spacers for rows that are not mounted. */
@@ -64,6 +73,7 @@ export class Scroller {
   /** Note a wheel, touch or key event: the next scroll event is caused by the user. */
   acted(): void {
     this.actedAt = performance.now();
+    this.touchedAt = this.actedAt;
     if (this.mode === "opening") this.mode = "reading";
   }
 
@@ -118,8 +128,8 @@ export class Scroller {
     this.tell();
   }
 
-  /** Scroll a sent message to the top; the answer grows below it. */
-  anchorTo(key: string): void {
+  /** Scroll a sent message to the top; the answer grows below it. Return whether its row is mounted. */
+  anchorTo(key: string): boolean {
     this.commanded();
     this.promptKey = key;
     this.mode = "anchored";
@@ -129,11 +139,26 @@ export class Scroller {
     this.lastTop = this.box.scrollTop;
     this.remember();
     this.tell();
+    return row !== null;
   }
 
-  /** Change the key of the anchored row, because the message was stored. */
-  renameAnchor(key: string): void {
-    if (this.promptKey) this.promptKey = key;
+  /** Change the key of a sent message, because it was stored: its row keeps its place. Return whether it is known. */
+  renameAnchor(from: string, to: string): boolean {
+    this.anchors = this.anchors.map((anchor) => (anchor.key === from ? { ...anchor, key: to } : anchor));
+    if (this.promptKey !== from) return false;
+    this.promptKey = to;
+    return true;
+  }
+
+  /** The anchored message went to the queue, so it has no row for now. */
+  dropAnchor(key: string): void {
+    if (this.promptKey === key) this.setMode(this.follows ? "following" : "reading");
+  }
+
+  /** Return whether a message that the user sent at this time will be in view, or the user has scrolled since. */
+  keepsTo(sentAt: number): boolean {
+    const isFollowing = this.mode === "following" || (this.mode === "anchored" && this.follows);
+    return isFollowing || this.touchedAt > sentAt;
   }
 
   follow(): void {
@@ -159,7 +184,7 @@ export class Scroller {
     if (!row) return false;
     this.commanded();
     this.mode = "reading";
-    this.box.scrollTop += row.getBoundingClientRect().top - this.box.getBoundingClientRect().top - 48;
+    this.box.scrollTop += row.getBoundingClientRect().top - this.box.getBoundingClientRect().top - LINE_PX + 1;
     this.lastTop = this.box.scrollTop;
     this.remember();
     this.tell();
@@ -238,9 +263,10 @@ export class Scroller {
       }
     }
     this.anchors = anchors;
-    // A row of which only the edge is visible does not count.
-    const read = first && first.getBoundingClientRect().bottom <= top + 8 ? first.nextElementSibling : first;
-    this.topKey = (read as HTMLElement | null)?.dataset.key ?? null;
+    this.firstKey = this.firstBelow(top + EDGE_PX)?.dataset.key ?? null;
+    // Where the running step is, which has no row yet, it belongs to the last row.
+    const above = this.list.lastElementChild?.previousElementSibling as HTMLElement | null | undefined;
+    this.topKey = (this.firstBelow(top + LINE_PX) ?? above)?.dataset.key ?? null;
   }
 
   /** Return the first row that ends below an offset, by binary search. */
@@ -284,7 +310,7 @@ export class Scroller {
   private tell(): void {
     const below = this.below();
     this.isEndSeen = below < UNSEEN_PX;
-    this.onChange({ mode: this.mode, below, top: this.topKey });
+    this.onChange({ mode: this.mode, below, top: this.topKey, first: this.firstKey });
   }
 }
 

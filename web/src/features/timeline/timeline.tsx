@@ -9,7 +9,7 @@ import { isActive } from "@/chat/types";
 import { Article, messageOf } from "@/features/timeline/article";
 import { useAllRows } from "@/features/timeline/deferred_rows";
 import { walksFeed } from "@/features/timeline/feed_keys";
-import { PromptBar } from "@/features/timeline/prompt_bar";
+import { PromptBar, type TopRow } from "@/features/timeline/prompt_bar";
 import { useReadMark } from "@/features/timeline/read_mark";
 import { ALL_UP_TO, Heights, keysOf, type MountedKeys, NOT_CHOSEN, rangeOf } from "@/features/timeline/row_heights";
 import { useScrollTarget, useSentRows } from "@/features/timeline/scroll_targets";
@@ -73,7 +73,7 @@ export function Timeline({ session, target, dimFrom }: Props) {
   const [keys, setKeys] = useState<MountedKeys>(NOT_CHOSEN);
   const isEndSeen = useCallback(() => scroller.current?.isEndSeen ?? true, []);
   // A store of its own: the first row in view changes often, and only the bar of prompts shows it.
-  const [top] = useState(() => createStore<{ key: string | null }>(() => ({ key: null })));
+  const [top] = useState(() => createStore<TopRow>(() => ({ key: null, first: null })));
   const loaded = useStore(session.store, (state) => state.data.loaded);
   const hasMore = useStore(session.store, (state) => state.data.hasMore);
   const { fullWidth, followAgent } = useDisplay();
@@ -127,7 +127,8 @@ export function Timeline({ session, target, dimFrom }: Props) {
       const next = viewOf(state);
       if (!shown || !sameView(shown, next)) setView(next);
       shown = next;
-      if (top.getState().key !== state.top) top.setState({ key: state.top });
+      const { key, first } = top.getState();
+      if (key !== state.top || first !== state.first) top.setState({ key: state.top, first: state.first });
     });
     scroller.current = own;
     const place = places.get(session.id);
@@ -190,6 +191,9 @@ export function Timeline({ session, target, dimFrom }: Props) {
   // Before the next effect, which mounts the rows around the view: a target that was just mounted is in view then.
   const { showRow, showMessage } = useScrollTarget(session, target, rows, range, scroller, setKeys);
 
+  // Before the next effect as well: the stored row of a sent message takes the place of the sent one there.
+  useSentRows(session, scroller, rows, showRow);
+
   useLayoutEffect(() => {
     mountedNow.current = { rows, range };
     if (isLong) {
@@ -204,7 +208,6 @@ export function Timeline({ session, target, dimFrom }: Props) {
     else setKeys(NOT_CHOSEN);
   }, [rows, range, heights, isLong, isWhole, mountRows]);
 
-  useSentRows(session, scroller, rows);
   useLoadOlder(session, box);
   useReadMark(session, view.isFar, loaded);
 
