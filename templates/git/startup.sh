@@ -47,7 +47,12 @@ fi
 # Beside it first: a clone that breaks leaves nothing that looks like a repository.
 rm -rf "$project.clone"
 echo "Cloning $ROOKERY_PARAM_repository"
-git clone --quiet "$@" -- "$ROOKERY_PARAM_repository" "$project.clone"
+git clone --quiet "$@" -- "$ROOKERY_PARAM_repository" "$project.clone" || {
+    code=$?
+    echo "The repository could not be cloned. Check the address and the access to it. An address in a private network"
+    echo "or on the server itself can be reached only if an administrator has set net_allow_private."
+    exit "$code"
+}
 rmdir "$project" 2>/dev/null || true
 mv "$project.clone" "$project"
 echo "Checked out $(git -C "$project" log -1 --format='%h %s' 2>/dev/null || echo 'an empty repository')."

@@ -49,19 +49,38 @@ def test_new_git_workspace_asks_for_its_repository_and_offers_it_again(ada: Visi
     assert ada.violations() == []
 
     field.fill(repository)
+    name = dialog.get_by_label("Name (optional)")
+    expect(name).to_have_value("Bad Name")
     dialog.get_by_label("Depth (optional)").fill("3")
-    dialog.get_by_label("Name (optional)").fill("")
+    name.fill("")
     page.keyboard.press("Enter")
+    notice = dialog.get_by_role("alert")
+    expect(notice).to_contain_text(re.compile("Its startup script failed with exit code [1-9]"), timeout=60_000)
+    expect(notice).to_contain_text("The repository could not be cloned. Check the address")
+    assert ada.violations() == []
+    dialog.get_by_role("button", name="Close").last.click()
     expect(dialog).to_have_count(0)
     made = ada.ask("GET", "/workspaces")["items"][0]
     assert made["parameters"] == {"repository": repository, "branch": "", "depth": 3}
+    assert (made["agent_state"], made["startup_operation"] is None) == ("script_failed", False)
     assert WORDS.fullmatch(made["name"])
-    expect(page.get_by_role("button", name=f"Workspace: {made['name']}")).to_be_visible()
 
+    picker = page.get_by_role("button", name=f"Workspace: {made['name']}")
+    picker.click()
+    menu = page.get_by_role("dialog", name="Workspace")
+    expect(menu.get_by_role("alert")).to_contain_text("could not be cloned")
+    expect(menu.get_by_role("button", name="Try again")).to_be_visible()
+    page.keyboard.press("Escape")
     pick(page, "New: Git repository")
-    recent = dialog.get_by_role("list", name="Recent values of Repository")
-    recent.get_by_role("button", name=repository).click()
-    expect(field).to_have_value(repository)
+    # An address that failed is not offered again. The name is that of the repository until another one is typed.
+    expect(dialog.get_by_role("list", name="Recent values of Repository")).to_have_count(0)
+    field.fill("https://127.0.0.1:1/ada/Tidy.Tools.git")
+    expect(name).to_have_value("tidy-tools")
+    page.keyboard.press("Escape")
+
+    page = ada.go("/settings/own-workspaces")
+    row = page.get_by_role("row").filter(has_text=made["name"])
+    expect(row.get_by_role("alert")).to_contain_text("could not be cloned")
 
 
 def test_settings_create_and_rename_a_workspace_by_keys(ada: Visitor) -> None:

@@ -1570,9 +1570,12 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
 class Workspace(msgspec.Struct, frozen=True, kw_only=True):
     """A workspace. `idle_stop_after` is in seconds; 0 means never. `chats` are the newest 20 chats bound to it.
 
-    `operation` is the running operation. `warning` is a text: the workspace is not confined, its disk is nearly full,
-    or it will be deleted soon because it is unused. `network` is its network since the last start: none, hosts,
-    public, or host (the machine's own network with its localhost); null before the first start.
+    `operation` is the running operation. `startup_operation` is the operation whose log has the output of the startup
+    script, while that runs or after it failed (`agent_state` is `script_failed` or `script_timeout`).
+
+    `warning` is a text: the workspace is not confined, its disk is nearly full, or it will be deleted soon because it
+    is unused. `network` is its network since the last start: none, hosts, public, or host (the machine's own network
+    with its localhost); null before the first start.
     """
 
     id: UUID
@@ -1600,6 +1603,7 @@ class Workspace(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: datetime
     chats: tuple[UUID, ...]
     operation: Operation | None = None
+    startup_operation: UUID | None = None
 
 
 class WorkspaceFile(msgspec.Struct, frozen=True, kw_only=True):

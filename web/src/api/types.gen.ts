@@ -484,7 +484,7 @@ export interface CreateBody {
   title?: string | null;
 }
 
-/** A new workspace. Without a name, the workspace gets one of two words, such as `amber-otter`. */
+/** A new workspace. Without a name, the workspace gets one from the server, such as `amber-otter`. */
 export interface CreateWorkspaceBody {
   template: string;
   name?: string | null;
@@ -2840,7 +2840,7 @@ export interface WorkspaceSettingsValues {
   delete_after_stopped_days?: number;
 }
 
-/** A workspace. `idle_stop_after` is in seconds; 0 means never. `chats` are the newest 20 chats bound to it. `operation` is the running operation. `warning` is a text: the workspace is not confined, its disk is nearly full, or it will be deleted soon because it is unused. `network` is its network since the last start: none, hosts, public, or host (the machine's own network with its localhost); null before the first start. */
+/** A workspace. `idle_stop_after` is in seconds; 0 means never. `chats` are the newest 20 chats bound to it. `operation` is the running operation. `startup_operation` is the operation whose log has the output of the startup script, while that runs or after it failed (`agent_state` is `script_failed` or `script_timeout`). `warning` is a text: the workspace is not confined, its disk is nearly full, or it will be deleted soon because it is unused. `network` is its network since the last start: none, hosts, public, or host (the machine's own network with its localhost); null before the first start. */
 export interface WorkspaceView {
   id: string;
   owner: PublicUser | null;
@@ -2867,6 +2867,7 @@ export interface WorkspaceView {
   updated_at: string;
   chats: string[];
   operation: OperationView | null;
+  startup_operation: string | null;
 }
 
 /** The scopes of an API token. A token does not allow more than the rights of its user. */

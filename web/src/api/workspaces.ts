@@ -17,6 +17,12 @@ export interface WorkspaceRow {
   driver: string;
   status: string;
   agent_state?: string;
+  /** The exit code of the last startup script; null before its end. */
+  startup_exit_code?: number | null;
+  /** The running operation. */
+  operation?: { id: string } | null;
+  /** The operation whose log has the output of the startup script, while that runs or after it failed. */
+  startup_operation?: string | null;
   /** The reason if it failed or does not respond. */
   error?: string | null;
   error_code?: string | null;
@@ -30,8 +36,9 @@ interface Items<T> {
   items: T[];
 }
 
-interface Requested {
+export interface Requested {
   workspace: WorkspaceRow;
+  operation?: { id: string } | null;
 }
 
 export const listWorkspaces = () => get<Items<WorkspaceRow>>("/workspaces", { limit: 100 });
@@ -48,6 +55,20 @@ export const renameWorkspace = (id: string, name: string) =>
   patch<WorkspaceRow>(`/workspaces/${encodeURIComponent(id)}`, { name });
 export const startWorkspace = (id: string) => post<Requested>(`/workspaces/${encodeURIComponent(id)}/start`);
 export const stopWorkspace = (id: string) => post<Requested>(`/workspaces/${encodeURIComponent(id)}/stop`);
+
+const STOP_TRIES = 120;
+const STOP_WAIT_MS = 500;
+
+/** Stop a workspace, and start it again when it is stopped. Its startup script then runs again. */
+export async function restartWorkspace(id: string): Promise<Requested> {
+  await stopWorkspace(id);
+  for (let left = STOP_TRIES; left > 0; left -= 1) {
+    const { status } = await get<WorkspaceRow>(`/workspaces/${encodeURIComponent(id)}`);
+    if (status !== "running" && status !== "stopping") break;
+    await new Promise((resolve) => setTimeout(resolve, STOP_WAIT_MS));
+  }
+  return startWorkspace(id);
+}
 
 /** The workspace whose files are listed: that of a chat, or one chosen for a new chat. */
 export type FilesOf = { chat: string } | { workspace: string };

@@ -1,6 +1,6 @@
 import { describe, expect, test } from "vitest";
 import type { ParameterView } from "@/api/types.gen";
-import { initialEntries, recentEntries, toValues } from "./template_parameters";
+import { initialEntries, recentEntries, repositoryName, toValues } from "./template_parameters";
 
 function parameter(name: string, more: Partial<ParameterView> = {}): ParameterView {
   return {
@@ -61,7 +61,27 @@ describe("recent values", () => {
     expect(recentEntries(rows, "git", parameter("repository", { suggestions: ["d"] }))).toEqual(["b", "a", "d"]);
   });
 
+  test("are not those of workspaces whose start failed", () => {
+    const rows = [
+      { ...used("a"), status: "running", agent_state: "script_failed" },
+      { ...used("b"), status: "stopped", startup_exit_code: 128 },
+      { ...used("c"), status: "failed" },
+      { ...used("d"), status: "running", agent_state: "ready", startup_exit_code: 0 },
+    ];
+    expect(recentEntries(rows, "git", parameter("repository"))).toEqual(["d"]);
+  });
+
   test("are never those of a secret", () => {
     expect(recentEntries([used("key")], "git", parameter("repository", { type: "secret" }))).toEqual([]);
   });
+});
+
+test.each([
+  ["https://host.example/group/Tidy.Tools.git", [], "tidy-tools"],
+  ["git@host.example:ada/notes.git", [], "notes"],
+  ["https://host.example/notes/", ["notes", "notes-2"], "notes-3"],
+  ["not an address", [], ""],
+  ["", [], ""],
+])("the repository %s gives its name to the workspace", (address, taken, name) => {
+  expect(repositoryName(address, taken)).toBe(name);
 });

@@ -1,5 +1,11 @@
 import { expect, test } from "vitest";
-import { describe as describeWorkspace, reasonOf, stateOf } from "@/chat/workspace_health";
+import {
+  describe as describeWorkspace,
+  isStartingUp,
+  reasonOf,
+  startupProblem,
+  stateOf,
+} from "@/chat/workspace_health";
 
 test("a workspace that runs but does not answer is unreachable, with its reason", () => {
   const cut = { status: "running", agent_state: "unreachable", error: "Its agent sent too many bytes." };
@@ -25,4 +31,16 @@ test("sentence about a named workspace says what failed and why", () => {
   expect(describeWorkspace({ ...named, status: "failed" })).toBe("amber-otter failed to start.");
   expect(describeWorkspace({ ...named, status: "stopped" })).toBe("amber-otter is stopped.");
   expect(describeWorkspace({ ...named, status: "running", agent_state: "unreachable" })).toMatch(/cannot be reached/);
+});
+
+test("a startup script that failed or took too long is a problem of a running workspace only", () => {
+  const failed = { status: "running", agent_state: "script_failed", startup_exit_code: 128 };
+
+  expect(startupProblem(failed)).toBe("Its startup script failed with exit code 128.");
+  expect(startupProblem({ ...failed, agent_state: "script_timeout" })).toMatch(/took too long/);
+  expect(startupProblem({ ...failed, status: "stopped" })).toBeNull();
+  expect(startupProblem({ ...failed, agent_state: "ready" })).toBeNull();
+  expect(isStartingUp({ status: "running", agent_state: "starting" })).toBe(true);
+  expect(isStartingUp({ status: "pending" })).toBe(true);
+  expect(isStartingUp(failed)).toBe(false);
 });

@@ -39,9 +39,12 @@ MAX_IDLE_SECONDS = 366 * 86_400
 class WorkspaceView(msgspec.Struct, frozen=True, kw_only=True):
     """A workspace. `idle_stop_after` is in seconds; 0 means never. `chats` are the newest 20 chats bound to it.
 
-    `operation` is the running operation. `warning` is a text: the workspace is not confined, its disk is nearly full,
-    or it will be deleted soon because it is unused. `network` is its network since the last start: none, hosts, public,
-    or host (the machine's own network with its localhost); null before the first start.
+    `operation` is the running operation. `startup_operation` is the operation whose log has the output of the startup
+    script, while that runs or after it failed (`agent_state` is `script_failed` or `script_timeout`).
+
+    `warning` is a text: the workspace is not confined, its disk is nearly full, or it will be deleted soon because it
+    is unused. `network` is its network since the last start: none, hosts, public, or host (the machine's own network
+    with its localhost); null before the first start.
     """
 
     id: UUID
@@ -69,6 +72,7 @@ class WorkspaceView(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: datetime
     chats: tuple[UUID, ...]
     operation: OperationView | None
+    startup_operation: UUID | None
 
 
 class RequestedView(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +83,7 @@ class RequestedView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CreateWorkspaceBody(Body):
-    """A new workspace. Without a name, the workspace gets one of two words, such as `amber-otter`."""
+    """A new workspace. Without a name, the workspace gets one from the server, such as `amber-otter`."""
 
     template: Annotated[str, Field(min_length=1, max_length=64), rule(lambda name: check_storable("template", name))]
     name: Annotated[str, Field(max_length=64)] | None = None
@@ -232,11 +236,24 @@ def router(services: ApiServices) -> Routes:
 
 def view(stored: StoredWorkspace, *, now: datetime) -> WorkspaceView:
     operation = operation_view(stored.operation)
-    return _view(stored.workspace, stored.owner, chats=stored.chat_ids, operation=operation, now=now)
+    return _view(
+        stored.workspace,
+        stored.owner,
+        chats=stored.chat_ids,
+        operation=operation,
+        startup_operation=stored.startup_operation,
+        now=now,
+    )
 
 
 def _view(
-    row: Workspace, owner: PublicUser | None, *, chats: tuple[UUID, ...], operation: OperationView | None, now: datetime
+    row: Workspace,
+    owner: PublicUser | None,
+    *,
+    chats: tuple[UUID, ...],
+    operation: OperationView | None,
+    startup_operation: UUID | None = None,
+    now: datetime,
 ) -> WorkspaceView:
     return WorkspaceView(
         id=row.id,
@@ -265,6 +282,7 @@ def _view(
         updated_at=row.updated_at,
         chats=chats,
         operation=operation,
+        startup_operation=startup_operation,
     )
 
 

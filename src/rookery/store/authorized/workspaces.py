@@ -37,21 +37,29 @@ from rookery.store.workspaces.lifecycle_requests import Draft, Requested, StartP
 from rookery.store.workspaces.mcp_consents import NamedServer
 from rookery.store.workspaces.operation_rows import Operation, OperationLog, Reason
 from rookery.store.workspaces.templates import Push, Revision, Signals, Template, TemplateNotFound, TemplatePatch
-from rookery.store.workspaces.workspaces import Workspace
+from rookery.store.workspaces.workspaces import AgentState, Status, Workspace
 
 # The arguments are the workspace, its template (None if deleted), and the revision of its last start.
 Planner: TypeAlias = Callable[[Workspace, Template | None, Revision | None], StartPlan]
 
+# The states in which readers look for the output of the startup script.
+STARTUP_LOGGED = frozenset(
+    {AgentState.CONNECTING, AgentState.STARTING, AgentState.SCRIPT_FAILED, AgentState.SCRIPT_TIMEOUT}
+)
 CHAT_OF_OWNER = "SELECT snapshot_version FROM chats WHERE id = $1 AND owner_id = $2"
 
 
 class WorkspaceView(msgspec.Struct, frozen=True):
-    """A workspace with its owner, its chats and its open operation."""
+    """A workspace with its owner, its chats and its open operation.
+
+    `startup_operation` is the operation whose log has the output of a startup script that runs or has failed.
+    """
 
     workspace: Workspace
     owner: PublicUser | None
     chat_ids: tuple[UUID, ...]
     operation: Operation | None
+    startup_operation: UUID | None
 
 
 class Templates(AuthorizedMethods):
@@ -242,7 +250,12 @@ async def _view(at: Grant, workspace: Workspace) -> WorkspaceView:
         names.get(workspace.owner_id),
         tuple(await workspaces.list_chat_ids(at.conn, workspace.id)),
         await operation_rows.find_open(at.conn, workspace.id),
+        await operation_rows.find_start_id(at.conn, workspace.id) if _has_startup_log(workspace) else None,
     )
+
+
+def _has_startup_log(workspace: Workspace) -> bool:
+    return workspace.status == Status.RUNNING and workspace.agent_state in STARTUP_LOGGED
 
 
 async def _bind(at: Grant, chat_id: ChatId, workspace_id: UUID) -> None:

@@ -41,6 +41,13 @@ FIND_LAST = f"""
      ORDER BY o.created_at DESC, o.id
      LIMIT 1
 """
+FIND_START = """
+    SELECT o.id
+      FROM workspace_operations o
+     WHERE o.workspace_id = $1 AND o.kind IN ('create', 'start')
+     ORDER BY o.created_at DESC, o.id
+     LIMIT 1
+"""
 FIND_OWNER = """
     SELECT w.owner_id
       FROM workspace_operations o
@@ -157,6 +164,12 @@ async def find_open(conn: Connection, workspace_id: UUID) -> Operation | None:
 async def find_last(conn: Connection, workspace_id: UUID) -> Operation | None:
     record = await conn.fetchrow(FIND_LAST, workspace_id)
     return None if record is None else from_record(record)
+
+
+async def find_start_id(conn: Connection, workspace_id: UUID) -> UUID | None:
+    """Return the last operation that created or started the workspace."""
+    operation_id: UUID | None = await conn.fetchval(FIND_START, workspace_id)
+    return operation_id
 
 
 async def read_log(conn: Connection, operation_id: UUID) -> OperationLog:

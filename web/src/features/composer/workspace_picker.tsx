@@ -1,6 +1,6 @@
 import { useQuery } from "@tanstack/react-query";
 import { Box, ChevronDown, CirclePause, CirclePlay, CircleX, Plus, TriangleAlert } from "lucide-react";
-import { memo, Suspense, useEffect, useState } from "react";
+import { memo, Suspense, useEffect, useRef, useState } from "react";
 import { isStatus, sentence } from "@/api/errors";
 import { newId } from "@/api/id";
 import type { TemplateView } from "@/api/types.gen";
@@ -12,7 +12,7 @@ import {
   stopWorkspace,
   type WorkspaceRow,
 } from "@/api/workspaces";
-import { describe, reasonOf, stateOf } from "@/chat/workspace_health";
+import { describe, isStartingUp, reasonOf, startupProblem, stateOf } from "@/chat/workspace_health";
 import { useFeature } from "@/state/login_session";
 import { queryClient } from "@/state/queries";
 import { driverProblem, useTemplates } from "@/state/templates";
@@ -28,6 +28,10 @@ const NewWorkspaceDialog = lazyPart(
   async () => (await import("@/features/workspaces/workspace_form")).NewWorkspaceDialog,
 );
 
+const WorkspaceStartup = lazyPart(
+  async () => (await import("@/features/workspaces/workspace_startup")).WorkspaceStartup,
+);
+
 interface Props {
   workspaceId: string | null;
   onChoose: (id: string | null) => void;
@@ -38,6 +42,7 @@ const ICONS: Record<string, typeof Box> = {
   stopped: CirclePause,
   failed: CircleX,
   unreachable: CircleX,
+  script_failed: TriangleAlert,
 };
 
 /** An icon for the state: running, stopped, failed, or changing. */
@@ -70,8 +75,17 @@ function Picker({ workspaceId, onChoose }: Props) {
   useEffect(() => {
     if (isUnknown) void queryClient.invalidateQueries({ queryKey: ["workspaces"] });
   }, [isUnknown]);
+  const current = list.data?.items.find((one) => one.id === workspaceId) ?? null;
+  const failure = current && startupProblem(current) ? `${current.name}: ${startupProblem(current)}` : "";
+  const wasStarting = useRef(false);
+  const startsUp = current !== null && isStartingUp(current);
+  // A failure of a start that was seen from here is told at once. Earlier ones have the warning mark only.
+  useEffect(() => {
+    if (failure && wasStarting.current && !asking) toast(failure, { kind: "error" });
+    wasStarting.current = startsUp;
+  }, [failure, startsUp, asking]);
   if (list.isError || !list.data) return null;
-  const current = list.data.items.find((one) => one.id === workspaceId) ?? null;
+  const problemAtStart = current && startupProblem(current);
   const options: Option[] = [
     {
       id: "none",
@@ -83,8 +97,8 @@ function Picker({ workspaceId, onChoose }: Props) {
       id: one.id,
       label: one.name,
       group: "Workspaces",
-      detail: stateOf(one),
-      icon: <StateIcon status={stateOf(one)} />,
+      detail: startupProblem(one) ? "startup script failed" : stateOf(one),
+      icon: <StateIcon status={startupProblem(one) ? "script_failed" : stateOf(one)} />,
       selected: one.id === workspaceId,
     })),
     ...(templates.data?.items ?? [])
@@ -107,10 +121,10 @@ function Picker({ workspaceId, onChoose }: Props) {
     else create(template.name).catch(fail);
   };
   const create = async (template: string, body?: NewWorkspace) => {
-    const { workspace } = await createWorkspace(template, newId(), body);
-    setAsking(null);
+    const made = await createWorkspace(template, newId(), body);
     void queryClient.invalidateQueries({ queryKey: ["workspaces"] });
-    onChoose(workspace.id);
+    onChoose(made.workspace.id);
+    return made;
   };
   const act = (change: Promise<unknown>) =>
     change
@@ -142,7 +156,7 @@ function Picker({ workspaceId, onChoose }: Props) {
           >
             <Box aria-hidden className="size-3.5 shrink-0" />
             <span className="hidden min-w-0 truncate sm:block">{current ? current.name : "Workspace"}</span>
-            {current && (reasonOf(current) ?? current.warning) && (
+            {current && (reasonOf(current) ?? problemAtStart ?? current.warning) && (
               <TriangleAlert aria-label="Warning" className="size-3.5 text-warn" />
             )}
             <ChevronDown aria-hidden className="size-3.5 shrink-0" />
@@ -159,6 +173,11 @@ function Picker({ workspaceId, onChoose }: Props) {
           <p className="border-t border-line p-3 text-small break-words text-muted">
             <Commands text={problem} />
           </p>
+        )}
+        {current && (problemAtStart !== null || isStartingUp(current)) && (
+          <Suspense fallback={null}>
+            <WorkspaceStartup workspace={current} className="max-h-72 overflow-y-auto p-3 text-small" />
+          </Suspense>
         )}
         {current && (
           <div className="flex items-center gap-2 border-t border-line p-3 text-small">
@@ -183,5 +202,5 @@ function Picker({ workspaceId, onChoose }: Props) {
 }
 
 function isMoving(one: WorkspaceRow): boolean {
-  return !["running", "stopped", "failed", "deleted"].includes(one.status);
+  return isStartingUp(one) || !["running", "stopped", "failed", "deleted"].includes(one.status);
 }

@@ -7,7 +7,14 @@ import type { ChatView, FolderEntryView } from "@/api/types.gen";
 import { listFolder } from "@/api/workspaces";
 import { foldersTo } from "@/chat/file_paths";
 import { FileView, fileQuery } from "@/features/panel/file_view";
-import { Empty, NotRunning, useWorkspaceName, useWorkspaceStatus, Waiting } from "@/features/panel/workspace_state";
+import {
+  Empty,
+  NotRunning,
+  StartupLines,
+  useWorkspaceName,
+  useWorkspaceStatus,
+  Waiting,
+} from "@/features/panel/workspace_state";
 import { sizeOf } from "@/features/timeline/message_files";
 import { chatSession } from "@/state/chat_sessions";
 import { queryClient } from "@/state/queries";
@@ -68,6 +75,7 @@ function Files({ chat, file, line, onFile }: Props) {
           <RefreshCw />
         </IconButton>
       </div>
+      <StartupLines chat={chat} />
       <nav
         aria-label="Files of the workspace"
         className={cx(

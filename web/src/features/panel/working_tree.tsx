@@ -5,7 +5,7 @@ import { sentence } from "@/api/errors";
 import { get } from "@/api/http";
 import type { ChatView, DiffView, RepositoryState } from "@/api/types.gen";
 import { Counts } from "@/features/panel/diff_line";
-import { Empty, NotRunning, useWorkspaceStatus, Waiting } from "@/features/panel/workspace_state";
+import { Empty, NotRunning, StartupLines, useWorkspaceStatus, Waiting } from "@/features/panel/workspace_state";
 import { type DiffFile, gitFiles } from "@/lib/diff";
 import { queryClient } from "@/state/queries";
 import { type GitState, useGit } from "@/state/repository_stream";
@@ -59,7 +59,12 @@ export function WorkingTreeState({ chat, tree }: { chat: ChatView; tree: Working
     return isAway ? <Unavailable tree={tree} /> : <Waiting text="Looking at the repositories" />;
   }
   if (git.repositories.length === 0) {
-    return <Empty text="No repository. Nothing is under version control where this chat works." />;
+    return (
+      <>
+        <StartupLines chat={chat} />
+        <Empty text="No repository. Nothing is under version control where this chat works." />
+      </>
+    );
   }
   return (
     <>

@@ -4,8 +4,9 @@ import { type ReactNode, useEffect, useState } from "react";
 import { sentence } from "@/api/errors";
 import type { ChatView } from "@/api/types.gen";
 import { listWorkspaces, startWorkspace } from "@/api/workspaces";
-import { describe, reasonOf } from "@/chat/workspace_health";
+import { describe, isStartingUp, reasonOf } from "@/chat/workspace_health";
 import { isOpenNetwork, networkName, networkWords } from "@/chat/workspace_networks";
+import { WorkspaceStartup } from "@/features/workspaces/workspace_startup";
 import { queryClient } from "@/state/queries";
 import { Commands } from "@/ui/backtick_code";
 import { Button } from "@/ui/button";
@@ -19,6 +20,8 @@ function useList(chat: ChatView) {
     queryFn: listWorkspaces,
     enabled: chat.workspace_id !== null,
     retry: false,
+    refetchInterval: (query) =>
+      query.state.data?.items.some((one) => one.id === chat.workspace_id && isStartingUp(one)) ? 2_000 : false,
   });
 }
 
@@ -47,9 +50,16 @@ export function WorkspaceLines({ chat }: { chat: ChatView }) {
           <Commands text={describe(found)} />
         </Notice>
       )}
+      <WorkspaceStartup workspace={found} className="mb-2" />
       {found.network && <NetworkLine network={found.network} />}
     </>
   );
+}
+
+/** The startup script of the chat's workspace, while it runs or after it failed. */
+export function StartupLines({ chat }: { chat: ChatView }) {
+  const found = useList(chat).data?.items.find((one) => one.id === chat.workspace_id);
+  return found ? <WorkspaceStartup workspace={found} className="m-3 text-small" /> : null;
 }
 
 function NetworkLine({ network }: { network: string }) {

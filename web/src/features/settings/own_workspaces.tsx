@@ -15,9 +15,10 @@ import {
   stopWorkspace,
   type WorkspaceRow,
 } from "@/api/workspaces";
-import { describe, reasonOf, stateOf } from "@/chat/workspace_health";
+import { describe, reasonOf, startupProblem, stateOf } from "@/chat/workspace_health";
 import { isOpenNetwork, networkName, networkWords } from "@/chat/workspace_networks";
 import { NewWorkspaceDialog } from "@/features/workspaces/workspace_form";
+import { WorkspaceStartup } from "@/features/workspaces/workspace_startup";
 import { useFeature, useSelf } from "@/state/login_session";
 import { queryClient } from "@/state/queries";
 import { useTemplates, whyNone } from "@/state/templates";
@@ -59,9 +60,9 @@ export function OwnWorkspaces() {
   const problem = whyNone(templates.data?.items);
   const offered = (templates.data?.items ?? []).filter((one) => one.enabled && !one.unavailable);
   const create = async (template: string, body?: NewWorkspace) => {
-    await createWorkspace(template, newId(), body);
-    setAsking(null);
+    const made = await createWorkspace(template, newId(), body);
     void reload();
+    return made;
   };
   return (
     <Section text="Where your agents read, write and run things. Agents also create workspaces when a task needs one.">
@@ -112,6 +113,7 @@ export function OwnWorkspaces() {
                     <Commands text={describe(one)} />
                   </span>
                 )}
+                <WorkspaceStartup workspace={one} className="mt-1 max-w-lg text-small" />
                 {one.warning && <span className="block text-small text-warn">{one.warning}</span>}
                 {one.network && isOpenNetwork(one.network) && (
                   <span className="block text-small text-warn">{networkWords(one.network)}</span>
@@ -119,7 +121,7 @@ export function OwnWorkspaces() {
               </>
             ),
           },
-          { title: "State", cell: (one) => stateOf(one) },
+          { title: "State", cell: (one) => (startupProblem(one) ? "running, startup failed" : stateOf(one)) },
           {
             title: "Network",
             cell: (one) => one.network && <span className="whitespace-nowrap">{networkName(one.network)}</span>,

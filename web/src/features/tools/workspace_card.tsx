@@ -56,7 +56,7 @@ function scriptState(result: Record<string, unknown>): string | null {
 }
 
 /** The log of an operation. It is streamed while the operation runs, or polled every two seconds if the stream fails. */
-function OperationLog({ id, runs, view }: { id: string; runs: boolean; view: View }) {
+export function OperationLog({ id, runs, view }: { id: string; runs: boolean; view: View }) {
   const [live, setLive] = useState("");
   const [isCut, setCut] = useState(false);
   useEffect(() => {

@@ -3,9 +3,13 @@ import { useQuery } from "@tanstack/react-query";
 import { type FormEvent, type ReactNode, useEffect, useRef, useState } from "react";
 import { ApiError, sentence } from "@/api/errors";
 import type { TemplateView } from "@/api/types.gen";
-import { listWorkspaces, type NewWorkspace } from "@/api/workspaces";
-import { type Entries, initialEntries, toValues } from "@/chat/template_parameters";
+import { listWorkspaces, type NewWorkspace, type Requested, type WorkspaceRow } from "@/api/workspaces";
+import { type Entries, initialEntries, repositoryName, toValues } from "@/chat/template_parameters";
+import { describe, isStartingUp, startupProblem } from "@/chat/workspace_health";
 import { ParameterFields } from "@/features/workspaces/parameter_fields";
+import { WorkspaceStartup } from "@/features/workspaces/workspace_startup";
+import { queryClient } from "@/state/queries";
+import { Commands } from "@/ui/backtick_code";
 import { Button } from "@/ui/button";
 import { Dialog } from "@/ui/dialog";
 import { TextField } from "@/ui/field";
@@ -29,11 +33,15 @@ export function WorkspaceForm({ template, given, action, onSubmit, named = true,
   const form = useRef<HTMLFormElement>(null);
   const usual = template.presets.find((one) => one.default)?.id ?? "";
   const [preset, setPreset] = useState(usual);
-  const [name, setName] = useState("");
+  // Until a name is typed, that of the repository is proposed.
+  const [typed, setName] = useState<string | null>(null);
   const [entries, setEntries] = useState<Entries>(() => begin(usual));
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState<unknown>(null);
   const { data } = useQuery({ queryKey: ["workspaces"], queryFn: listWorkspaces, retry: false });
+  const taken = data?.items.map((one) => one.name) ?? [];
+  const proposed = named && "repository" in entries ? repositoryName(String(entries.repository), taken) : "";
+  const name = typed ?? proposed;
   const refused = error instanceof ApiError ? error : null;
   const isShown = refused?.fields.some((one) => one.field === "name" || one.field.includes("parameters."));
 
@@ -91,13 +99,13 @@ export function WorkspaceForm({ template, given, action, onSubmit, named = true,
       {named && (
         <TextField
           label="Name (optional)"
-          placeholder="amber-otter"
+          placeholder="quick-shrew"
           autoComplete="off"
           autoCapitalize="none"
           spellCheck={false}
           value={name}
           onChange={(event) => setName(event.target.value)}
-          hint="Lowercase letters, digits and hyphens. Without a name, it gets one of two words."
+          hint="Lowercase letters, digits and hyphens. Without a name, Rookery chooses one, such as quick-shrew."
           error={refused?.fields.find((one) => one.field === "name")?.message}
         />
       )}
@@ -115,11 +123,12 @@ export function WorkspaceForm({ template, given, action, onSubmit, named = true,
 interface DialogProps {
   template: TemplateView;
   onClose: () => void;
-  onCreate: (body: NewWorkspace) => Promise<unknown>;
+  onCreate: (body: NewWorkspace) => Promise<Requested>;
 }
 
-/** The form in a dialog, for the picker and the settings. */
+/** The form in a dialog, for the picker and the settings. It then shows the start, and closes when that has succeeded. */
 export function NewWorkspaceDialog({ template, onClose, onCreate }: DialogProps) {
+  const [made, setMade] = useState<WorkspaceRow | null>(null);
   return (
     <Dialog
       open
@@ -127,12 +136,54 @@ export function NewWorkspaceDialog({ template, onClose, onCreate }: DialogProps)
       title={`New workspace: ${template.display_name || template.name}`}
       description={template.description.replaceAll("`", "")}
     >
-      <WorkspaceForm
-        template={template}
-        action="Create"
-        onSubmit={onCreate}
-        buttons={<Button onClick={onClose}>Cancel</Button>}
-      />
+      {made ? (
+        <Start made={made} onClose={onClose} />
+      ) : (
+        <WorkspaceForm
+          template={template}
+          action="Create"
+          onSubmit={async (body) => {
+            const { workspace, operation } = await onCreate(body);
+            setMade({ ...workspace, operation: operation ?? null });
+          }}
+          buttons={<Button onClick={onClose}>Cancel</Button>}
+        />
+      )}
     </Dialog>
+  );
+}
+
+/** The start of a new workspace: its log, and its failure. */
+function Start({ made, onClose }: { made: WorkspaceRow; onClose: () => void }) {
+  const { data } = useQuery({
+    queryKey: ["workspaces"],
+    queryFn: listWorkspaces,
+    retry: false,
+    refetchInterval: (query) => {
+      const found = query.state.data?.items.find((one) => one.id === made.id);
+      return !found || isStartingUp(found) ? 1_000 : false;
+    },
+  });
+  useEffect(() => void queryClient.invalidateQueries({ queryKey: ["workspaces"] }), []);
+  const listed = data?.items.find((one) => one.id === made.id);
+  const workspace = listed ?? made;
+  const isReady = listed?.status === "running" && !isStartingUp(listed) && startupProblem(listed) === null;
+  const close = useRef(onClose);
+  close.current = onClose;
+  useEffect(() => {
+    if (isReady) close.current();
+  }, [isReady]);
+  return (
+    <div className="flex flex-col gap-4">
+      <WorkspaceStartup workspace={workspace} />
+      {workspace.status === "failed" && (
+        <Notice kind="error">
+          <Commands text={describe(workspace)} />
+        </Notice>
+      )}
+      <div className="flex justify-end">
+        <Button onClick={onClose}>Close</Button>
+      </div>
+    </div>
   );
 }
