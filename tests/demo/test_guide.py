@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import pathlib
+import re
 import time
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -122,6 +124,7 @@ class Nothing(Strict):
     pass
 
 
+REPOSITORY = pathlib.Path(__file__).parents[2]
 SHAPES: dict[str, type[Strict]] = {
     "execute": Execute,
     "read_file": ReadFile,
@@ -166,7 +169,8 @@ REQUESTS = {
     "start the workspace": ["start_workspace"],
     "please stop the workspace": ["stop_workspace"],
     "take the tour": ["write_file", "read_file", "edit_files", "execute"],
-    "what can you do?": ["write_file", "read_file", "edit_files", "execute"],
+    "list the files here": ["execute"],
+    "plan a small project with me": ["write_file", "propose_plan"],
     "write me a small Python program": ["write_file", "execute"],
     "list the files": ["execute"],
     "list files in /etc": ["execute"],
@@ -201,6 +205,90 @@ async def test_guide_understands_every_request_that_it_offers_with_these_tools(
     needed: frozenset[str], asked: str
 ) -> None:
     assert await calls_of(asking(asked, tools=sorted(needed)))
+
+
+def suggestions_of_the_page() -> list[str]:
+    """Return the requests that the start page and the set-up suggest."""
+    found = []
+    for page in ("conversation/new_chat_page.tsx", "setup/first_message_step.tsx"):
+        text = (REPOSITORY / "web/src/features" / page).read_text()
+        for listed in re.findall(r"^const (?:PROMPTS|WORKING) = \[(.*?)\];", text, re.DOTALL | re.MULTILINE):
+            found += re.findall(r'"([^"]+)"', listed)
+    return found
+
+
+def test_suggestions_of_the_page_are_found() -> None:
+    assert {"Explain what you can do here", "List the files here"} <= set(suggestions_of_the_page())
+
+
+@pytest.mark.parametrize("asked", suggestions_of_the_page())
+async def test_guide_understands_every_suggestion_of_the_page(asked: str) -> None:
+    call = asking(asked, tools=EVERYTHING)
+
+    made = [] if guides.HELP.fullmatch(asked) else await calls_of(call)
+    said = await text_of(call)
+
+    assert guides.NOT_UNDERSTOOD not in said
+    assert made or guides.HELP.fullmatch(asked) or "review" in asked
+    assert not made or guides.WHO_I_AM not in said
+
+
+@pytest.mark.parametrize("asked", ["What can you do here?", "Explain what you can do here", "help"])
+async def test_help_says_first_who_answers_and_offers_the_tour_last(asked: str) -> None:
+    said = await text_of(asking(asked, tools=EVERYTHING))
+
+    assert said.startswith(guides.WHO_I_AM)
+    assert said.endswith("send `take the tour`.")
+    assert await calls_of(asking(asked, tools=EVERYTHING)) == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"), [("denied_by_user", "You denied that"), ("denied_by_rule", "A rule denies that")]
+)
+async def test_denial_is_told_in_words_for_people(reason: str, said: str) -> None:
+    first = await calls_of(asking("run `x`"))
+    rows = round_trip(first, {"error": "Do not repeat it.", "reason": reason}, is_error=True)
+
+    assert (await text_of(asking("run `x`", *rows))).startswith(said)
+    assert "Do not repeat" not in await text_of(asking("run `x`", *rows))
+
+
+async def test_read_only_chat_and_plan_mode_say_why_nothing_is_written() -> None:
+    def asked_in(mode: str) -> Call:
+        call = asking("write /a/b.md with x", tools=["read_file", "execute"])
+        rows = (message(Role.SYSTEM, PromptText(f"<{mode}>")), *call.prompt.messages)
+        return msgspec.structs.replace(call, prompt=Prompt(rows))
+
+    assert await text_of(asked_in("read-only-mode")) == guides.READ_ONLY
+    assert await text_of(asked_in("plan-mode")) == guides.PLANNING
+
+
+async def test_continue_takes_up_the_request_that_was_stopped() -> None:
+    asked = "take the tour"
+    rows = [message(Role.USER, PromptText(asked))]
+    written = await calls_of(asking(asked, tools=sorted(guides.TOUR_TOOLS)))
+    rows += round_trip(written, {"ok": True})
+
+    def again(*more: PromptMessage) -> Call:
+        said = message(Role.USER, PromptText("Continue."))
+        return msgspec.structs.replace(
+            asking(asked, tools=sorted(guides.TOUR_TOOLS)), prompt=Prompt((*rows, said, *more))
+        )
+
+    (read,) = await calls_of(again())
+    assert read.name == "read_file"
+    assert "I continue with: take the tour" in await text_of(again())
+    (edit,) = await calls_of(again(*round_trip([read], {"content": "x"})))
+    assert edit.name == "edit_files"
+
+
+async def test_continue_after_a_finished_request_repeats_nothing() -> None:
+    rows = [message(Role.USER, PromptText("run `x`"))]
+    rows += round_trip(await calls_of(asking("run `x`")), {"exit_code": 0})
+    call = msgspec.structs.replace(asking("x"), prompt=Prompt((*rows, message(Role.USER, PromptText("Continue.")))))
+
+    assert await calls_of(call) == []
+    assert await text_of(call) == guides.NOTHING_LEFT
 
 
 async def test_it_offers_what_the_tools_of_the_chat_allow() -> None:

@@ -49,8 +49,12 @@ async def test_title_is_the_beginning_of_the_request(asked: str, title: str) -> 
 @pytest.mark.parametrize(
     ("state", "answer", "label"),
     [
-        ("the turn is finished", TOUR, "Done: Take the tour"),
-        ("the turn is finished", "The command finished with exit code 3.", "Ended with a problem"),
+        ("the turn is finished", TOUR, "Command finished"),
+        ("the turn is finished", "The file is written.", "File is written"),
+        ("the turn is finished", "The command finished with exit code 3.", "Step failed"),
+        ("the turn is finished", "You denied that, so I did not run it.", "Waiting for other instructions"),
+        ("the turn is finished", "No workspace could be made: no template.", "No workspace"),
+        ("the turn is finished", "It reads:\n\n```\nx\n```", "Turn finished"),
         ("the turn is finished and waits for the user's decision", "I have a question.", "Waiting for a decision"),
     ],
 )
@@ -65,9 +69,7 @@ async def test_summary_names_what_was_asked_and_how_the_last_answer_ended() -> N
 
     made = await generate.make_summary(model(), [*turns, ("Assistant", TOUR)])
 
-    assert made.text == (
-        "The user asked for this: read /a Then stop; take the tour. The last answer ended so: The command finished."
-    )
+    assert made.text == ("Requests: read /a Then stop; take the tour. Last answer: The command finished.")
 
 
 @given(st.lists(st.tuples(st.sampled_from(["User", "Assistant"]), st.text(max_size=400)), min_size=1, max_size=12))

@@ -46,6 +46,7 @@ NOTHING_TO_USE = (
     "This chat has no tools, so there is nothing that I could do for you. But you can see how chats work here: watch "
     "this one from somewhere else, stop me, send more while I speak, leave and come back."
 )
+TOUR_TOOLS = SUGGESTIONS[0][0]
 WRITING = frozenset({"write_file", "edit_files"})
 PLAN_TOOLS = frozenset({"ask_user_question", "propose_plan"})
 NEEDS_WORKSPACE = re.compile(r"no workspace", re.IGNORECASE)
@@ -58,10 +59,36 @@ WORKSPACE_TOOLS = frozenset(
     }
 )
 PREPARATION = frozenset({"list_templates", "create_workspace", "start_workspace"})
+READ_ONLY_MARK, PLAN_MARK = "<read-only-mode>", "<plan-mode>"
 HAS_WORKSPACE = "<workspace-context>"
 MAX_SHOWN = 1500
 # The length and the number of messages that a summary repeats.
 MAX_QUOTE, MAX_QUOTES = 300, 20
+
+HELP = re.compile(
+    r"(?:please[, ]+)?(?:help|(?:show me |tell me |explain )?what (?:can you|you can) do\b.*|who are you)[.!?]*",
+    re.IGNORECASE | re.DOTALL,
+)
+CONTINUE = re.compile(r"(?:please[, ]+)?(?:continue|go on)[.!]*", re.IGNORECASE)
+NOTHING_LEFT = (
+    "Nothing is left to continue: your last request is done. Give me another one, or send `help` for examples."
+)
+READ_ONLY = (
+    "This chat is read only, so I did not do that: it would change something. To allow it, set the mode beside the "
+    "message to Auto or Ask, and ask again."
+)
+PLANNING = (
+    "This chat is in plan mode, in which only the plan is written, so I did not do that. Turn plan mode off, and ask "
+    "again."
+)
+NEEDS_PLAN_MODE = (
+    "I make plans and ask questions in plan mode, which is off in this chat. Turn it on beside the message, and ask "
+    "again."
+)
+DENIED = {
+    "denied_by_user": "You denied that, so I did not run it. Tell me what to do instead.",
+    "denied_by_rule": "A rule denies that, so I did not run it. Tell me what to do instead.",
+}
 
 NOTICE = "<subagent-notice>"
 ADVICE = (
@@ -89,8 +116,42 @@ def guide(call: Call) -> Sequence[Step]:
         return (Say(_noticed(asked)),)
     if not results and (answered := _answered(call.prompt, asked)) is not None:
         return (Say(answered),)
+    if HELP.fullmatch(asked):
+        return (Say(_help(_usable(call))),)
+    if CONTINUE.fullmatch(asked):
+        return _continue(call, results)
     request = understand(asked, call.prompt, results) or _instead(call, asked, results)
     return _proceed(call, request, results)
+
+
+def _help(tools: set[str]) -> str:
+    tour_ends = "\n\nThe tour is the quickest start: send `take the tour`." if tools >= TOUR_TOOLS else ""
+    return f"{WHO_I_AM}\n\n{_offer(tools)}{tour_ends}"
+
+
+def _continue(call: Call, results: Sequence[PromptResult]) -> Sequence[Step]:
+    """Take up the last request where it was stopped. Calls of complete rounds are not repeated."""
+    asked, before = _last_request(call.prompt)
+    request = understand(asked, call.prompt, before)
+    if request is None:
+        return (Say(NOTHING_LEFT if asked else f"There is nothing to continue yet. {_help(_usable(call))}"),)
+    done_before = _own(request, [result for result in before if not result.is_error])
+    rounds = _rounds_done(request, done_before)
+    if rounds == len(request.rounds):
+        return (Say(NOTHING_LEFT),)
+    left = msgspec.structs.replace(request, intro=f"I continue with: {_shown(asked)}", rounds=request.rounds[rounds:])
+    return _proceed(call, left, results)
+
+
+def _last_request(prompt: Prompt) -> tuple[str, list[PromptResult]]:
+    """Return the last request that is not to continue, and the results of its turns before the last message."""
+    asked, found = "", list[PromptResult]()
+    users = [place for place, message in enumerate(prompt.messages) if message.role is Role.USER]
+    for message in prompt.messages[: users[-1] if users else 0]:
+        if message.role is Role.USER and (text := text_of(message).strip()) and not CONTINUE.fullmatch(text):
+            asked, found = text, []
+        found += [part for part in message.parts if isinstance(part, PromptResult)]
+    return asked, found
 
 
 def tour(call: Call) -> Sequence[Step]:
@@ -146,12 +207,16 @@ def _usable(call: Call) -> set[str]:
 def _proceed(call: Call, request: Request | None, results: Sequence[PromptResult]) -> Sequence[Step]:
     tools = _usable(call)
     if request is None:
-        return (Say(f"{WHO_I_AM}\n\n{_offer(tools)}"),)
+        return (Say(_help(tools)),)
     if missing := _missing(request, tools):
+        if PLAN_TOOLS.intersection(missing):
+            return (Say(NEEDS_PLAN_MODE),)
+        if READ_ONLY_MARK in system_text(call.prompt):
+            return (Say(READ_ONLY),)
+        if PLAN_MARK in system_text(call.prompt):
+            return (Say(PLANNING),)
         names = ", ".join("the advisor" if name == "advisor" else name for name in missing)
-        hint = " Turn on plan mode, and ask again." if PLAN_TOOLS.intersection(missing) else ""
-        if "advisor" in missing:
-            hint = " An administrator can turn it on in the settings, on the page Agent."
+        hint = " An administrator can turn it on in the settings, on the page Agent." if "advisor" in missing else ""
         it = "it" if len(missing) == 1 else "them"
         return (Say(f"I would use {names} for that, but this chat does not have {it}.{hint}\n\n{WHO_I_AM}"),)
     if (steps := _prepare(call.prompt, request, results, tools)) is not None:
@@ -300,6 +365,8 @@ def _startup(result: PromptResult) -> str:
 
 def _said(result: PromptResult) -> str:
     if result.is_error:
+        if (denied := DENIED.get(field_of(result, "reason"))) is not None:
+            return denied
         return f"{result.name} failed: {_shown(field_of(result, 'error') or result.text)}"
     match result.name:
         case "execute":

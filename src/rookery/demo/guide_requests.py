@@ -38,6 +38,18 @@ for number in range(1, 6):
 """
 
 
+REVIEW = """\
+I cannot think for myself, but these steps help in any review:
+
+1. Read the description, and find out which problem the change solves.
+2. Read the tests first: they show what the author expects.
+3. Read the change file by file, and note what you do not understand.
+4. Run it, and try what the tests leave out.
+5. Say what must change, what could be better, and what is good.
+
+In a chat with a language model, this gets you an answer about your own pull request."""
+
+
 class Request(msgspec.Struct, frozen=True):
     """The calls of a request in rounds. The calls of one round run in parallel. `outro` is the end of the report.
 
@@ -206,6 +218,11 @@ def _ready_made(intro: str, command: str) -> Maker:
     return lambda _, __, ___: Request(intro, ((CallTool("execute", {"command": command, "timeout": "2m"}),),))
 
 
+def _said(text: str) -> Maker:
+    """Return a request that needs no tool."""
+    return lambda _, __, ___: Request("", (), text)
+
+
 def _bare(found: re.Match[str], _: Prompt, __: Sequence[PromptResult]) -> Request | None:
     """Return a call that runs the line if it begins with a well-known command."""
     if found["what"].split()[0] not in COMMANDS:
@@ -231,14 +248,15 @@ _PATTERNS: tuple[tuple[re.Pattern[str], Maker], ...] = tuple(
     (re.compile(_PLEASE + pattern + r"[.!?]*", re.IGNORECASE | re.DOTALL), make)
     for pattern, make in (
         (r"(?:(?:take|give me|show me|start) (?:the|a) )?tour", _take_tour),
-        (r"(?:show me )?what (?:can you|you can) do\b.*|(?:show me )?(?:a )?demo", _take_tour),
+        (r"(?:show me )?(?:a )?demo", _take_tour),
+        (r"explain how to review a pull request", _said(REVIEW)),
         (
             r"(?:create|make)(?: me)? a(?: new)? workspace from(?: the)?(?: template)? `?(?P<template>[a-z0-9-]+)`?"
             r"(?: template)?(?: with:? (?P<args>\{.*\}))?",
             _create,
         ),
         (
-            r"(?:list|show)(?: me)?(?: the| my| all)? files(?: (?:in|of) " + r"[`\"']?(?P<path>/[^\s`\"']+)[`\"']?)?",
+            r"(?:list|show)(?: me)?(?: the| my| all)? files(?: here| (?:in|of) [`\"']?(?P<path>/[^\s`\"']+)[`\"']?)?",
             _list_files,
         ),
         (
@@ -275,6 +293,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], Maker], ...] = tuple(
         (r"ask the advisor:? (?P<what>.+)", _ask_advisor),
         (r"ask me (?P<what>[^:]+?)(?:: (?P<options>.+?))?", _ask),
         (r"(?:make|write|propose|draft) (?:a|the) plan (?:to|for) (?P<what>.+?)", _plan),
+        (r"plan (?P<what>an? .+?)(?: with me)?", _plan),
         (r"(?P<what>[a-z0-9]+(?: .+)?)", _bare),
     )
 )

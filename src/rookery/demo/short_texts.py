@@ -15,13 +15,15 @@ MAX_ASKED = 5
 MAX_ASKED_WORDS = 12
 MAX_ANSWER_WORDS = 25
 MAX_PIECE = 120  # characters of a request or an answer in a summary, which has at most six of them
-LABEL_TITLE_WORDS = 4
 
 _LABELLED = re.compile(r"\ATitle: (?P<title>[^\n]*)\nState: (?P<state>[^\n]*)\n\n(?P<answer>.*)\Z", re.DOTALL)
 _SPEECH = re.compile(r"(?:\A|\n\n)(User|Assistant|Summary of what came before): ")
 _CODE = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 _SENTENCE_END = re.compile(r"[.!?:]+(?:\s+|\Z)")
-_FAILED = re.compile(r"\bfailed\b|\bexit code\b|\bcould be (?:made|started)\b")
+_STUCK = re.compile(r"\bcould be (?:made|started)\b")
+_FAILED = re.compile(r"\bfailed\b|\bexit code\b")
+_DENIED = re.compile(r"\bden(?:ied|ies) that\b")
+_SHORT = ((_DENIED, "Waiting for other instructions"), (_STUCK, "No workspace"), (_FAILED, "Step failed"))
 
 
 def make_object(schema: Mapping[str, Any], text: str) -> dict[str, object]:
@@ -51,7 +53,7 @@ def title(text: str) -> str:
     if not words:
         return titles.EMPTY_TITLE
     short = " ".join(words[: titles.MAX_TITLE_WORDS]).strip(".,:;!?")[: titles.MAX_TITLE].rstrip()
-    return short[:1].upper() + short[1:]
+    return capitalized(short)
 
 
 def label(text: str) -> str:
@@ -61,12 +63,20 @@ def label(text: str) -> str:
         return titles.FINISHED_LABEL
     if "decision" in found["state"]:
         return "Waiting for a decision"
-    if _FAILED.search(_CODE.sub("", found["answer"])):
-        return "Ended with a problem"
-    # The part before a colon says what to do: "Delegate to two agents: list the files in ...".
-    request = found["title"].partition(":")[0]
-    words = request.rstrip("\N{HORIZONTAL ELLIPSIS}.").split()[:LABEL_TITLE_WORDS]
-    return " ".join(("Done:", *words)) if words else titles.FINISHED_LABEL
+    answer = _CODE.sub("", found["answer"])
+    for told, short in _SHORT:
+        if told.search(answer):
+            return short
+    # The title is shown above the label, so the label tells the result instead.
+    words = _last_sentence(answer).removeprefix("The ").split()
+    least, most = titles.LABEL_WORDS
+    if not least <= len(words) <= most:
+        return titles.FINISHED_LABEL
+    return titles.clean_label(capitalized(" ".join(words))) or titles.FINISHED_LABEL
+
+
+def capitalized(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def summary(text: str) -> str:
@@ -76,9 +86,9 @@ def summary(text: str) -> str:
     speeches = list(zip(pieces[1::2], pieces[2::2], strict=True))
     asked = [_words(said, MAX_ASKED_WORDS) for who, said in speeches if who == "User" and said.strip()]
     answers = [said for who, said in speeches if who == "Assistant"]
-    told = f"The user asked for this: {'; '.join(asked[-MAX_ASKED:]) or 'nothing'}."
+    told = f"Requests: {'; '.join(asked[-MAX_ASKED:]) or 'none'}."
     end = _last_sentence(answers[-1]) if answers else ""
-    return f"{told} The last answer ended so: {end}." if end else told
+    return f"{told} Last answer: {end}." if end else told
 
 
 _TEXTS: Mapping[str, Callable[[str], str]] = {"title": title, "label": label, "summary": summary}
