@@ -41,5 +41,6 @@ test("a silence is told with its age, since the last sign of life", () => {
   expect(told(asked, { heardAt: 108_000, since: 0 }, 120)).toBe("Model silent, 12 s");
   expect(told(asked, { heardAt: 108_000, since: 0, stale: true }, 120)).toBe("Waiting for the model, 20 s");
   expect(told(calls, null, 145)).toBe("Waiting for the tool, 45 s");
-  expect(told(calls, { heardAt: 110_000, since: 0 }, 155)).toBe("Tool silent, 45 s");
+  expect(told(calls, { heardAt: 110_000, since: 0 }, 155)).toBe("No output for 45 s");
+  expect(told(calls, { heardAt: 150_000, since: 0 }, 152)).toBe("Running a tool");
 });

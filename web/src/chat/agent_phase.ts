@@ -47,6 +47,7 @@ function hasOpenCalls({ messages, order }: Pick<ChatData, "messages" | "order">)
 export const NUDGE_SECONDS = 30;
 // Shorter silences are usual while an answer or an output arrives.
 const QUIET_SECONDS = 5;
+const QUIET_OUTPUT_SECONDS = 10;
 
 /** Return what the running turn waits for, as a sentence, and for how many seconds. `now` is the time of this page. */
 export function silenceOf(data: ChatData, now: number): { text: string; seconds: number } {
@@ -56,7 +57,11 @@ export function silenceOf(data: ChatData, now: number): { text: string; seconds:
   const heard = data.preview?.stale ? 0 : (data.preview?.heardAt ?? 0);
   const seconds = Math.max(0, Math.floor((now - Math.max(stored, heard)) / 1000));
   const age = seconds > 0 ? `, ${seconds} s` : "";
-  if (hasOpenCalls(data)) return { text: heard > stored ? `Tool silent${age}` : `Waiting for the tool${age}`, seconds };
+  if (hasOpenCalls(data)) {
+    const isQuiet = heard > stored && seconds >= QUIET_OUTPUT_SECONDS;
+    const working = heard > stored ? "Running a tool" : `Waiting for the tool${age}`;
+    return { text: isQuiet ? `No output for ${seconds} s` : working, seconds };
+  }
   if (heard > stored) return { text: seconds < QUIET_SECONDS ? "Answering" : `Model silent${age}`, seconds };
   return { text: `Waiting for the model${age}`, seconds };
 }

@@ -86,6 +86,20 @@ test("labels follow the state", () => {
   expect(words("github__create_issue")).toBe("github: create issue");
 });
 
+test("labels of commands drop nothing", () => {
+  const parsedCommands = [["rm", "hello.txt"]];
+  const remove = call("execute", { args: { command: "rm -rf hello.txt", model_intent: "Tidy up" }, parsedCommands });
+  expect(labelOf(remove, "needs_you")).toBe("Asks to run rm -rf hello.txt");
+  expect(labelOf({ ...remove, hasResult: true }, "denied")).toBe("Denied: rm -rf hello.txt");
+  const tests = call("execute", {
+    args: { command: "python3 -m unittest" },
+    parsedCommands: [["python3", "unittest"]],
+  });
+  expect(labelOf(tests, "done")).toBe("Ran python3 -m unittest");
+  expect(commandOf(call("execute", { args: { command: "echo a > b && cat b" } }))).toBe("echo a > b && cat b");
+  expect(commandOf(call("execute", { args: { command: "cd a\nmake" } }))).toBe("cd a…");
+});
+
 test("half-arrived arguments of any shape give a label", () => {
   for (const args of [undefined, null, "text", [], { path: 3 }, { files: "no" }, { files: [null] }]) {
     for (const name of ["execute", "read_file", "edit_files", "create_workspace", "spawn_agent", "list_agents"]) {

@@ -171,12 +171,11 @@ export function baseName(path: string): string {
   return path.replace(/\/+$/, "").split("/").pop() || path;
 }
 
-/** Return a short form of the command: the programs that it runs, or its first line. */
+/** Return the command on one line as it is written, because flags and redirects matter; cut at its end if it is long. */
 export function commandOf(call: ToolView): string {
   const command = text(fields(call.args).command) || text(fields(call.result).command);
-  const first = command.split("\n", 1)[0]?.trim() ?? "";
-  const words = call.parsedCommands?.map((one) => one.join(" ")).join(", ");
-  const shown = words && words.length < first.length ? words : first;
+  const [first = "", ...others] = command.trim().split("\n");
+  const shown = others.length > 0 ? `${first.trimEnd()}…` : first;
   return shown.length > 80 ? `${shown.slice(0, 79)}…` : shown;
 }
 
@@ -236,13 +235,18 @@ export function labelOf(call: ToolView, state: ToolState, titleOf: (id: string) 
   const failed = state === "failed" || state === "stopped";
   const name = baseName(text(args.path));
   const agent = text(result.title) || titleOf(text(args.chat_id)) || "an agent";
-  if (state === "denied" || (state === "needs_you" && call.name !== "execute"))
+  if (state === "denied") {
+    const what = commandOf(call) || `${words(call.name)} ${name}`.trim();
+    return `Denied: ${call.name === "execute" ? what : intent || what}`;
+  }
+  if (state === "needs_you" && call.name !== "execute")
     return intent || capital(`${words(call.name)} ${commandOf(call) || name}`);
   switch (call.name) {
     case "execute": {
-      if (intent) return intent;
       const command = commandOf(call);
+      // An approval is about the command, not about what the model says about it.
       if (state === "needs_you") return `Asks to run ${command}`;
+      if (intent) return intent;
       if (!over) return command ? `Running ${command}` : "Preparing a command";
       return `${failed && call.isError && !hasRun(result) ? "Did not run" : "Ran"} ${command}`;
     }
