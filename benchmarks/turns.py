@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import asyncpg
 import uvloop
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -45,8 +44,8 @@ PYTHON_BUDGET_MS, POSTGRES_BUDGET_MS = 8.0, 5.0
 START_P50_MS, START_WORST_MS = 120.0, 250.0
 IDLE_FIRST_MS, BUSY_FIRST_MS, PEER_FIRST_MS = 8.0, 12.0, 14.0
 LONG_BUDGET = 10 / 7
-# Counts do not depend on the machine.
-STATEMENTS_BUDGET, TRANSACTIONS_BUDGET = 11.0, 11.0
+# The count does not depend on the machine.
+STATEMENTS_BUDGET = 11.0
 TOKENS = 20
 SHORT, LONG = 10, 5100
 TOGETHER = 20
@@ -115,13 +114,6 @@ def counted(bench: Bench) -> Iterator[Counter[str]]:
             connection.remove_query_logger(note)
 
 
-async def transactions(connection: asyncpg.Connection) -> int:
-    """Return the number of transactions of the server, once the statistics of all sessions have arrived."""
-    await asyncio.sleep(1.2)  # an idle session reports them after a second
-    query = "SELECT sum(xact_commit + xact_rollback)::bigint FROM pg_stat_database WHERE datname = 'rookery'"
-    return int(await connection.fetchval(query))
-
-
 # Measurements
 
 
@@ -177,26 +169,14 @@ async def measure_turn(bench: Bench, claims: Claims, *, quick: bool) -> None:
 
 
 async def measure_counts(bench: Bench, chats: Sequence[UUID], idle: Cpu, claims: Claims) -> None:
-    # Not of a pool, whose open connections are counted.
-    connection = await bench.rig.replica.database.dedicated("bench")
-    try:
-        before = await transactions(connection)
-        began = time.monotonic()
-        rate = (await transactions(connection) - before) / (time.monotonic() - began)  # of the idle replica
-        before, began = await transactions(connection), time.monotonic()
-        with counted(bench) as ran:
-            await short_turns(bench, chats, idle)
-        spent = time.monotonic() - began
-        done = (await transactions(connection) - before - rate * spent) / len(chats)
-    finally:
-        await connection.close()
+    with counted(bench) as ran:
+        await short_turns(bench, chats, idle)
     per_turn = {query: number / len(chats) for query, number in ran.items() if number >= len(chats) / 4}
     total = sum(per_turn.values())
-    print(f"round trips of a turn: {total:.1f} statements, {done:.1f} transactions")
+    print(f"round trips of a turn: {total:.1f} statements")
     for query, number in sorted(per_turn.items(), key=lambda item: -item[1]):
         print(f"  {number:4.1f}  {query[:110]}")
     claims["short turn, statements"] = claim(total, STATEMENTS_BUDGET)
-    claims["short turn, transactions"] = claim(done, TRANSACTIONS_BUDGET)
 
 
 async def measure_starts(bench: Bench, claims: Claims, *, quick: bool) -> None:
