@@ -87,3 +87,5 @@ async def log_problems(drivers: Iterable[Driver]) -> None:
         else:
             if machine.bwrap is None:
                 _startup_log.warning("local_workspaces_unconfined", reason=machine.unconfined_because)
+            elif machine.notes:
+                _startup_log.info("local_workspaces_checked", notes="; ".join(machine.notes))

@@ -126,7 +126,6 @@ class LocalDriver:
         async with _locked(layout):
             running = await self._end_other_boots(ws, layout, log)
             if running is None:
-                _log_limits(plan, log)
                 owner = await self._user(layout, plan) if found.bwrap else None
                 plan = dataclasses.replace(plan, uid=owner)
                 egress = {"port": PROXY_PORT, "socket": EGRESS_SOCKET} if network in BY_PROXY else None
@@ -371,13 +370,6 @@ def _inside(layout: Layout, found: Machine) -> Inside:
     if found.bwrap:
         return Inside(bwrap_arguments.HOME, bwrap_arguments.RUN)
     return Inside(str(layout.home), str(layout.run))
-
-
-def _log_limits(plan: Plan, log: Log) -> None:
-    if plan.cgroup is None and (plan.memory_mb or plan.cpus):
-        log("Without drivers.local.cgroup, memory is limited for each process only, and processor time not at all.")
-    if plan.disk_mb:
-        log("The kernel enforces the disk limit for single files only; the agent checks the total.")
 
 
 def _discard(directory: Path, gone: Path) -> None:
