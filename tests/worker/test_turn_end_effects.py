@@ -277,14 +277,14 @@ async def test_chat_that_waits_for_its_client_is_labelled_so(rig: TitlesRig) -> 
 
 
 @pytest.mark.parametrize("is_promoted", [True, False])
-async def test_interrupted_turn_has_no_label(rig: TitlesRig, is_promoted: bool) -> None:
+async def test_interrupted_turn_is_labeled_unless_the_next_has_begun(rig: TitlesRig, is_promoted: bool) -> None:
     chat_id = await rig.rig.create()
     await rig.set_label(chat_id, "Something older")
 
     rig.effects.interrupted(await rig.rig.load(chat_id), is_promoted=is_promoted)
     await rig.idle()
 
-    assert await rig.label(chat_id) is None
+    assert await rig.label(chat_id) == (None if is_promoted else titles.STOPPED_LABEL)
     assert rig.pushes.sent == []
 
 
@@ -373,7 +373,7 @@ async def test_write_waits_for_a_database_that_is_away_for_a_moment(rig: TitlesR
     await rig.clock.fire("effect-retry")
     await rig.idle()
 
-    assert await rig.label(chat_id) is None
+    assert await rig.label(chat_id) == titles.STOPPED_LABEL
 
 
 @pytest.mark.parametrize(("waited", "is_given_up"), [(2.0, False), (3.5, True)])

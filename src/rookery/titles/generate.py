@@ -33,7 +33,8 @@ TITLE_RULES = (
 )
 LABEL_RULES = (
     "Say in two to five words how the work described below stands now, for example `Login test fixed` or `Waiting for "
-    "a decision`. Speak of the work, not of who does it. No full stop."
+    "a decision`. Speak of the work, not of who does it. Do not repeat the title. A command that the user denied or "
+    "that ended with an error code is not by itself a problem of the work. No full stop."
 )
 SUMMARY_RULES = (
     "Summarize the conversation below in at most six sentences and a thousand characters, in the third person: what it "

@@ -212,10 +212,11 @@ class Effects:
             self._start(lambda: self._set_label(chat, titles.WAITING_LABEL), "label", self._write_seconds)
 
     def interrupted(self, chat: Chat, *, is_promoted: bool) -> None:
-        """Clear the label of a chat whose turn was interrupted."""
+        """Label a chat whose turn was interrupted. If the next queued message has begun a turn, clear the label."""
         self._child_ended(chat, is_promoted=is_promoted)
         if chat.is_root:
-            self._clear_label(chat)
+            label = None if is_promoted else titles.STOPPED_LABEL
+            self._start(lambda: self._set_label(chat, label), "label", self._write_seconds)
 
     def _child_ended(self, chat: Chat, *, is_promoted: bool) -> None:
         if chat.parent_chat_id is not None and not is_promoted:

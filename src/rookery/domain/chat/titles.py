@@ -16,6 +16,7 @@ FALLBACK_WORDS = 6
 EMPTY_TITLE = "New chat"
 
 FINISHED_LABEL = "Turn finished"
+STOPPED_LABEL = "Stopped"
 WAITING_LABEL = "Waiting for input"
 LABEL_WORDS = (2, 5)
 MAX_SUMMARY = 1000
