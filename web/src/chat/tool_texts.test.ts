@@ -96,6 +96,8 @@ test("labels of commands drop nothing", () => {
     parsedCommands: [["python3", "unittest"]],
   });
   expect(labelOf(tests, "done")).toBe("Ran python3 -m unittest");
+  const stopped = { ...done("execute", { wall_duration_ms: 9000 }, { command: "sleep 15" }), isError: true };
+  expect(labelOf(stopped, "stopped")).toBe("Began sleep 15");
   expect(commandOf(call("execute", { args: { command: "echo a > b && cat b" } }))).toBe("echo a > b && cat b");
   expect(commandOf(call("execute", { args: { command: "cd a\nmake" } }))).toBe("cd a…");
 });

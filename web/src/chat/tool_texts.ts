@@ -248,7 +248,8 @@ export function labelOf(call: ToolView, state: ToolState, titleOf: (id: string) 
       if (state === "needs_you") return `Asks to run ${command}`;
       if (intent) return intent;
       if (!over) return command ? `Running ${command}` : "Preparing a command";
-      return `${failed && call.isError && !hasRun(result) ? "Did not run" : "Ran"} ${command}`;
+      if (failed && call.isError && !hasRun(result)) return `Did not run ${command}`;
+      return `${state === "stopped" ? "Began" : "Ran"} ${command}`;
     }
     case "process_output": {
       const command = text(result.command).split("\n", 1)[0] || "a process";
