@@ -74,7 +74,7 @@ def test_stopped_command_keeps_its_output_in_the_card_and_for_the_agent(
     page.get_by_role("button", name="Stop", exact=True).click()
     ada.wait_for_rest(chat)
     check_output_is_kept(ada, page, chat)
-    expect(page.get_by_role("feed").get_by_text("Stopped, ")).to_have_count(1)
+    expect(page.get_by_role("feed").get_by_text("Stopped at ")).to_have_count(1)
     assert ada.violations() == []
 
     page.reload()
@@ -116,14 +116,14 @@ def test_turn_that_is_stopped_before_its_answer_leaves_a_mark_and_can_be_tried_a
     feed = page.get_by_role("feed")
     page.get_by_role("button", name="Stop", exact=True).click()
     ada.wait_for_rest(chat["id"])
-    expect(feed.get_by_text("Stopped, ")).to_be_visible()
+    expect(feed.get_by_text("Stopped at ")).to_be_visible()
     page.reload()
-    expect(feed.get_by_text("Stopped, ")).to_be_visible()
+    expect(feed.get_by_text("Stopped at ")).to_be_visible()
     assert ada.violations() == []
 
     page.get_by_role("button", name="Try again").click()
     expect(feed).to_contain_text("Said at last.")
-    expect(feed.get_by_text("Stopped, ")).to_be_visible()
+    expect(feed.get_by_text("Stopped at ")).to_be_visible()
     expect(page.get_by_role("button", name="Try again")).to_have_count(0)
     cue.give()
 
@@ -136,7 +136,7 @@ def test_turn_that_is_stopped_during_its_retries_leaves_a_mark(ada: Visitor, scr
     banner.get_by_role("button", name="Stop").click()
     ada.wait_for_rest(chat["id"])
     expect(banner).to_have_count(0)
-    expect(page.get_by_role("feed").get_by_text("Stopped, ")).to_be_visible()
+    expect(page.get_by_role("feed").get_by_text("Stopped at ")).to_be_visible()
     expect(page.get_by_role("button", name="Try again")).to_be_visible()
 
 

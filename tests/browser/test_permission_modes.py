@@ -43,6 +43,7 @@ def test_mode_is_changed_by_key_and_asks_before_every_effect(ada: Visitor, scrip
     expect(card).to_contain_text("$ echo one")
     # A rule would have no effect in this mode.
     expect(card.get_by_role("button", name="Always")).to_have_count(0)
+    expect(card).to_contain_text("mode Ask, so each action is asked for every time")
     assert ada.violations() == []
     card.get_by_role("button", name="Deny").click()
     card.get_by_role("button", name="Deny").click()

@@ -96,3 +96,19 @@ def test_deleting_needs_the_title(ada: Visitor, script: ModelScript) -> None:
     expect(page.get_by_text("was deleted.")).to_be_visible()
     expect(page.get_by_role("link", name=re.compile("Gone for good"))).to_be_hidden()
     assert ada.context.request.get(f"{ada.url}/api/v1/chats/{chat['id']}", headers=ada.headers).status == 404
+
+
+def test_list_that_covers_a_phone_closes_by_its_button_and_by_escape(visit: Visit) -> None:
+    phone = visit("ada", viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    page = phone.go("/")
+    chats, box = page.get_by_role("navigation", name="Chats"), page.get_by_role("textbox", name="Message")
+    for close in (
+        lambda: page.get_by_role("button", name="Close the list").tap(),
+        lambda: page.keyboard.press("Escape"),
+    ):
+        page.get_by_role("button", name="Chats", exact=True).tap()
+        expect(chats).to_be_visible()
+        expect(box).to_be_hidden()
+        close()
+        expect(chats).to_be_hidden()
+        expect(box).to_be_visible()

@@ -36,6 +36,7 @@ def test_enter_queues_and_control_enter_steers_into_the_running_turn(ada: Visito
     box.press("Control+Enter")
     rows = queued(page)
     expect(rows).to_have_count(2)
+    expect(rows.first).to_contain_text("use the red one")
     expect(rows.filter(has_text="use the red one")).to_contain_text("Next step")
     expect(rows.filter(has_text="and then rest")).not_to_contain_text("Next step")
     expect(rows.first.get_by_role("button", name="Stop and send")).to_be_visible()
@@ -45,6 +46,7 @@ def test_enter_queues_and_control_enter_steers_into_the_running_turn(ada: Visito
     said = feed.inner_text()
     places = [said.index(text) for text in ("I look.", "use the red one", "Red it is.", "and then rest", "I rest.")]
     assert places == sorted(places), said
+    assert said.count("Steered") == 1
 
 
 def test_thumb_chooses_how_to_send_while_the_agent_works(visit: Visit, script: ModelScript) -> None:
@@ -88,3 +90,37 @@ def test_preference_swaps_queue_and_steer(ada: Visitor, script: ModelScript) -> 
     expect(queued(page).last).not_to_contain_text("Next step")
     cue.give()
     ada.ask("PATCH", "/me/settings", {"display": {"busy_send": "queue"}})
+
+
+def test_queue_is_taken_back_into_the_message_box_before_a_stop(ada: Visitor, script: ModelScript) -> None:
+    page, _ = begin(ada, script, "begin and be stopped")
+    box = page.get_by_role("textbox", name="Message")
+    stop = page.get_by_role("button", name="Stop", exact=True)
+    expect(stop).not_to_have_attribute("aria-description", "The next queued message is sent")
+    for number, text in enumerate(("the first", "the second", "the third"), 1):
+        box.fill(text)
+        box.press("Enter")
+        expect(queued(page)).to_have_count(number)
+    queue = page.get_by_role("region", name="Queued messages")
+    expect(queue).to_contain_text("3 queued. The next is sent when the agent is done or stopped.")
+    expect(stop).to_have_attribute("aria-description", "The next queued message is sent")
+
+    # A deleted message returns to its place.
+    queued(page).nth(1).get_by_role("button", name="Delete").click()
+    expect(queued(page)).to_have_count(2)
+    notice = page.get_by_role("status").filter(has_text="Deleted from the queue.").bounding_box()
+    assert notice
+    assert notice["y"] + notice["height"] < 160, "the notice is below the header, far from the message box"
+    page.get_by_role("button", name="Undo").click()
+    expect(queued(page)).to_have_count(3)
+    expect(queued(page).nth(1)).to_contain_text("the second")
+    expect(queued(page).last).to_contain_text("the third")
+
+    box.fill("a draft")
+    queue.get_by_role("button", name="Take back all").press("Enter")
+    expect(queue).to_have_count(0)
+    expect(box).to_have_value("a draft\n\nthe first\n\nthe second\n\nthe third")
+    expect(box).to_be_focused()
+    stop.click()
+    expect(page.get_by_role("feed")).to_contain_text("Stopped at")
+    expect(page.get_by_role("feed")).not_to_contain_text("the first")

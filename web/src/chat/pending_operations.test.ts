@@ -121,3 +121,15 @@ test("what is moved takes the place of another, forwards and backwards", () => {
   expect(moveInOrder([1, 2, 3], 1, undefined)).toBeNull();
   expect(moveInOrder([1, 2, 3], 9, 1)).toBeNull();
 });
+
+test("steering messages come first while a turn runs, because the agent reads them first", () => {
+  const queue = [queued(1), { ...queued(2), steer: true }, queued(3)];
+  const ids = (status: "running" | "interrupting", pending: PendingOp[] = []) =>
+    shownQueue(data({ status, queue }), pending).map((row) => row.id ?? row.key);
+  expect(ids("running")).toEqual([2, 1, 3]);
+  expect(ids("interrupting")).toEqual([1, 2, 3]);
+  const steering = send({ queued: true, body: { content: [], busy_behavior: "steer" } });
+  expect(ids("running", [steering])).toEqual([2, "s1", 1, 3]);
+  const move: PendingOp = { kind: "move", id: "m", order: [2, 1, 3], answered: 99 };
+  expect(settle([move], data({ status: "running", queue }))).toEqual([]);
+});

@@ -67,9 +67,15 @@ function isSettled(op: PendingOp, data: ChatData): boolean {
   }
 }
 
+/** Return the queue in the order in which it is sent: while a turn runs, steering messages are read before it ends. */
+function inTurn({ queue, status }: ChatData): readonly Queued[] {
+  if (status !== "running" && status !== "requires_action") return queue;
+  return [...queue.filter((one) => one.steer), ...queue.filter((one) => !one.steer)];
+}
+
 /** Return whether the queue has this order. Messages may have been removed, or added at the end. */
 function isOrdered(data: ChatData, order: readonly number[]): boolean {
-  const ids = data.queue.map((one) => one.id);
+  const ids = inTurn(data).map((one) => one.id);
   const left = order.filter((id) => ids.includes(id));
   return left.every((id, place) => ids[place] === id);
 }
@@ -105,7 +111,9 @@ export function shownQueue(data: ChatData, pending: readonly PendingOp[]): Queue
     if (op.kind === "move") order = op.order;
     if (op.kind === "edit") return [];
   }
-  const rows = data.queue.filter((one) => !hidden.has(one.id)).map((one) => queueRow(one, texts.get(one.id)));
+  const rows = inTurn(data)
+    .filter((one) => !hidden.has(one.id))
+    .map((one) => queueRow(one, texts.get(one.id)));
   if (order) {
     const places = new Map(order.map((id, place) => [id, place]));
     rows.sort((a, b) => (places.get(a.id ?? -1) ?? 1e9) - (places.get(b.id ?? -1) ?? 1e9));
@@ -113,8 +121,16 @@ export function shownQueue(data: ChatData, pending: readonly PendingOp[]): Queue
   const sends = pending.filter((op): op is PendingSend => op.kind === "send" && op.queued && !isOnHold(op));
   // As on the server, the newest interrupting message is first.
   const first = sends.filter(interrupts).reverse();
-  const last = sends.filter((op) => !interrupts(op));
-  return [...first.map(pendingRow), ...rows, ...last.map(pendingRow)];
+  const later = sends.filter((op) => !interrupts(op)).map(pendingRow);
+  const firstLater = rows.findIndex((row) => !row.steers);
+  const end = later.some((row) => row.steers) && firstLater >= 0 ? firstLater : rows.length;
+  return [
+    ...first.map(pendingRow),
+    ...rows.slice(0, end),
+    ...later.filter((row) => row.steers),
+    ...rows.slice(end),
+    ...later.filter((row) => !row.steers),
+  ];
 }
 
 /** Return whether the message is neither sent nor being sent. */

@@ -259,3 +259,16 @@ test("a notice between two steps stays inside the running turn", () => {
   const thought = rows.find((row) => row.kind === "reasoning");
   expect(thought?.kind === "reasoning" && thought.liveId).toBe(namesAfter(held.slice(0, 4)).next());
 });
+
+test("a message between two steps of a turn is marked as steered, one after its end is not", () => {
+  const rows = new RowMaker().make([...TURN, message(20, "user", [say("next")])], true, OPTIONS);
+  const steering = [
+    message(1, "user", [say("go")]),
+    message(2, "assistant", [call("a")]),
+    message(3, "tool", [result("a")]),
+    message(4, "user", [say("rather so")]),
+  ];
+  const marks = (made: Row[]) => made.flatMap((row) => (row.kind === "user" ? [row.steered] : []));
+  expect(marks(rows)).toEqual([false, false]);
+  expect(marks(new RowMaker().make(steering, true, OPTIONS))).toEqual([false, true]);
+});

@@ -35,7 +35,7 @@ export interface TurnFigures {
 
 export type Row =
   | { kind: "day"; key: string; at: string }
-  | { kind: "user"; key: string; message: Message; inContext: boolean }
+  | { kind: "user"; key: string; message: Message; inContext: boolean; steered: boolean }
   | { kind: "prose"; key: string; text: string; refusal: boolean; messageId: number }
   | ({ kind: "reasoning"; key: string } & Thought)
   | { kind: "tool"; key: string; call: ToolView; active: boolean; latest: boolean }
@@ -89,6 +89,11 @@ export function turnsOf(messages: readonly Message[]): Turn[] {
     else turns.at(-1)?.rest.push(message);
   }
   return turns;
+}
+
+/** Return whether the turn goes on after this message: a message of the user that follows has steered it. */
+function isMidTurn(last: Message | undefined): boolean {
+  return last?.role === "tool" && !last.content.some(isStop);
 }
 
 const COMPACTION = "chat_summarized";
@@ -366,7 +371,8 @@ export class RowMaker {
       }
       if (turn.user && !isNotice(turn.user)) {
         const inContext = turn.user.id > compactedAt;
-        rows.push(this.same({ kind: "user", key: `m${turn.user.id}`, message: turn.user, inContext }));
+        const steered = isMidTurn(turns[number - 1]?.rest.at(-1));
+        rows.push(this.same({ kind: "user", key: `m${turn.user.id}`, message: turn.user, inContext, steered }));
       }
       rows.push(...this.turn(turn, first, active && number === turns.length - 1, number === turns.length - 1, options));
     });

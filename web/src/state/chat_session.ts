@@ -13,6 +13,7 @@ import {
   moveInOrder,
   type PendingOp,
   type PendingSend,
+  type QueueRow,
   settle,
   shownQueue,
   shownStatus,
@@ -399,6 +400,15 @@ export class ChatSession {
   async deleteQueued(queuedId: number): Promise<void> {
     const gone = () => undefined;
     await this.run({ kind: "delete", id: newId(), queuedId }, () => api.deleteQueued(this.id, queuedId), gone);
+  }
+
+  /** Delete all messages of the queue. Return those that had not been sent yet, and the first error. */
+  async takeBackQueued(): Promise<{ rows: QueueRow[]; error: unknown }> {
+    const { data, pending } = this.store.getState();
+    const rows = shownQueue(data, pending).filter((row) => row.id !== null);
+    const ends = await Promise.allSettled(rows.map((row) => this.deleteQueued(row.id as number)));
+    const failed = ends.find((end) => end.status === "rejected");
+    return { rows: rows.filter((_, place) => ends[place]?.status === "fulfilled"), error: failed?.reason ?? null };
   }
 
   async editQueued(queuedId: number, body: QueuedPatchBody, parts: Part[]): Promise<void> {

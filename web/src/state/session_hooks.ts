@@ -24,8 +24,9 @@ export function useShownStatus(session: ChatSession): Status {
 export function useShownQueue(session: ChatSession): QueueRow[] {
   const queue = useStore(session.store, (state) => state.data.queue);
   const pending = useStore(session.store, (state) => state.pending);
-  // biome-ignore lint/correctness/useExhaustiveDependencies: only the queue is used
-  return useMemo(() => shownQueue(session.store.getState().data, pending), [session, queue, pending]);
+  const status = useStore(session.store, (state) => state.data.status);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: only the queue and the status are used
+  return useMemo(() => shownQueue(session.store.getState().data, pending), [session, queue, status, pending]);
 }
 
 /** Return the current time, updated every `ms` while `runs`. */

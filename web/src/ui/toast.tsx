@@ -40,13 +40,13 @@ const ICONS = {
   error: <CircleAlert className="text-danger" />,
 };
 
-/** The container of toasts; mounted once in the shell. */
+/** The container of toasts; mounted once in the shell. They are below the header, away from the message box. */
 export function Toasts() {
   const toasts = useStore(store, (state) => state.toasts);
   return (
     <section
       aria-label="Notices"
-      className="pointer-events-none fixed inset-x-4 bottom-4 z-50 flex flex-col items-end gap-2 pb-[env(safe-area-inset-bottom)]"
+      className="pointer-events-none fixed inset-x-4 top-14 z-50 flex flex-col items-end gap-2 pt-[env(safe-area-inset-top)]"
     >
       {toasts.map((one) => (
         <div

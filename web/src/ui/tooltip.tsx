@@ -10,7 +10,7 @@ const LEAVE_MS = 120;
 const GAP_PX = 6;
 const EDGE_PX = 8;
 
-type Side = "top" | "bottom";
+type Side = "top" | "bottom" | "left";
 
 /** Return the attributes that give an element a tooltip. One component shows all tooltips, because a page has hundreds. */
 export function hint(text: string, keys?: string, side?: Side): Record<string, string> {
@@ -103,8 +103,9 @@ function Hint({ owner }: { owner: HTMLElement }) {
     const below = at.bottom + GAP_PX;
     const fits = side === "bottom" ? below + height <= innerHeight - EDGE_PX : above < EDGE_PX;
     const left = Math.min(Math.max(EDGE_PX, at.left + at.width / 2 - width / 2), innerWidth - EDGE_PX - width);
-    element.style.left = `${left}px`;
-    element.style.top = `${fits ? below : above}px`;
+    const isLeft = side === "left" && at.left - GAP_PX - width >= EDGE_PX;
+    element.style.left = `${isLeft ? at.left - GAP_PX - width : left}px`;
+    element.style.top = `${isLeft ? at.top + (at.height - height) / 2 : fits ? below : above}px`;
   }, [owner, side]);
   const isName = owner.getAttribute("aria-label") === text;
   useEffect(() => {

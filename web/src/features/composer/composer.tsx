@@ -32,6 +32,7 @@ import { sizeOf } from "@/features/timeline/message_files";
 import { offerComposer } from "@/state/composer_port";
 import type { DraftFile } from "@/state/drafts";
 import { useDisplay, useKnownModels } from "@/state/queries";
+import { announce } from "@/ui/announcer";
 import { Button } from "@/ui/button";
 import { OptionList } from "@/ui/combobox";
 import { cx } from "@/ui/cx";
@@ -47,6 +48,8 @@ export interface ComposerHandle {
   /** Edit a sent message. The draft is kept aside until the edit ends. */
   beginEdit: (text: string, files: DraftFile[], references: ReferencePart[]) => void;
   endEdit: () => void;
+  /** Add queued messages to what is in the box. */
+  takeBack: (messages: readonly (readonly [text: string, files: DraftFile[], references: ReferencePart[]])[]) => void;
   addFiles: (files: File[]) => void;
 }
 
@@ -168,6 +171,14 @@ export function Composer(props: Props) {
       attachments.set(attached);
       aside.current = null;
     },
+    takeBack: (taken) => {
+      typed.refer((before) => [...before, ...taken.flatMap(([, , quoted]) => quoted)]);
+      attachments.set([...toDraft(files.current), ...taken.flatMap(([, attached]) => attached)]);
+      insert(taken.flatMap(([words]) => words || []).join("\n\n"));
+      announce(
+        taken.length === 1 ? "1 message is in the message box" : `${taken.length} messages are in the message box`,
+      );
+    },
     addFiles,
   }));
 
@@ -261,6 +272,7 @@ export function Composer(props: Props) {
     active,
     busy,
     canStop: busy && !props.stopping,
+    hasQueue: props.hasQueue ?? false,
     isEditing: editing !== null,
     hasContent,
     enterSends: display.enterSends,

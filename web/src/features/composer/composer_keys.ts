@@ -26,6 +26,8 @@ interface Options {
   active: number;
   busy: boolean;
   canStop: boolean;
+  /** Whether the next queued message is sent when the turn stops. */
+  hasQueue: boolean;
   isEditing: boolean;
   hasContent: boolean;
   enterSends: boolean;
@@ -60,8 +62,9 @@ export function useComposerKeys(keys: Options) {
       escAt.current = isSecond ? Number.NEGATIVE_INFINITY : now;
       if (isSecond) keys.onStop();
       else {
-        toast("Esc again to stop the agent", { ms: ESC_MS });
-        announce("Press Escape again to stop the agent");
+        const next = keys.hasQueue ? " (the next queued message is sent)" : "";
+        toast(`Esc again to stop the agent${next}`, { ms: ESC_MS });
+        announce(`Press Escape again to stop the agent${next}`);
       }
     }
   }

@@ -50,8 +50,8 @@ export function ModeSwitch({ mode, onMode }: Props) {
       className={cx(mode === "auto" ? "text-muted!" : "bg-bg3 text-accent!", "shrink-0 [&_svg]:size-3.5")}
     >
       {shown.icon}
-      {/* On a small screen there is no room for the word; the icon and its color say it. */}
-      <span className="max-sm:sr-only">{shown.name}</span>
+      {/* In a narrow message box there is no room for the word; the icon and its color say it. */}
+      <span className="@max-[36rem]:sr-only">{shown.name}</span>
     </Button>
   );
   if (!onMode) return button;

@@ -1,14 +1,29 @@
-import { ArrowDown, ArrowUp, Ellipsis, GripVertical, Paperclip, Pencil, SendHorizontal, Trash2 } from "lucide-react";
+import {
+  ArrowDown,
+  ArrowUp,
+  Ellipsis,
+  GripVertical,
+  OctagonPause,
+  Paperclip,
+  Pencil,
+  Trash2,
+  Undo2,
+} from "lucide-react";
 import { useRef, useState } from "react";
 import { leftQueue, sentence } from "@/api/errors";
+import { newId } from "@/api/id";
+import type { Effort, SendBody } from "@/api/types.gen";
 import { filesOf, plainText, type QueueRow } from "@/chat/pending_operations";
 import { useConversation } from "@/features/conversation/chat_context";
 import type { ChatSession } from "@/state/chat_session";
 import { useShownQueue } from "@/state/session_hooks";
-import { IconButton } from "@/ui/button";
+import { Button, IconButton } from "@/ui/button";
 import { cx } from "@/ui/cx";
 import { Menu } from "@/ui/menu";
 import { toast } from "@/ui/toast";
+
+/** How long an undone deletion waits for its message in the queue. */
+const QUEUED_MS = 5_000;
 
 interface Props {
   session: ChatSession;
@@ -16,10 +31,12 @@ interface Props {
   /** The model of the chat. The model of a queued message is shown only if it differs. */
   modelConfigId: string | null;
   onEdit: (row: QueueRow, place: number) => void;
+  /** Puts taken back messages into the message box; null while it holds an edit. */
+  onTakeBack: ((rows: readonly QueueRow[]) => void) | null;
 }
 
 /** The queued messages of a chat. They can be edited, moved, deleted and sent immediately. */
-export function Queue({ session, editing, modelConfigId, onEdit }: Props) {
+export function Queue({ session, editing, modelConfigId, onEdit, onTakeBack }: Props) {
   const rows = useShownQueue(session);
   const { isOwner, modelName } = useConversation();
   const list = useRef<HTMLOListElement>(null);
@@ -30,6 +47,11 @@ export function Queue({ session, editing, modelConfigId, onEdit }: Props) {
     act.catch((error: unknown) =>
       toast(leftQueue(error) ? "This message was already sent." : sentence(error), { kind: "error" }),
     );
+  const takeBack = async (put: NonNullable<typeof onTakeBack>) => {
+    const { rows: taken, error } = await session.takeBackQueued();
+    if (taken.length > 0) put(taken);
+    if (error !== null) throw error;
+  };
   // At an end of the list, the focus moves to the other arrow button.
   const focusMoved = (place: number, label: string) =>
     requestAnimationFrame(() => {
@@ -42,18 +64,34 @@ export function Queue({ session, editing, modelConfigId, onEdit }: Props) {
     });
   return (
     <section aria-label="Queued messages" className="mb-2">
-      <p className="mb-1 px-1 text-small text-muted">{summary(rows)}</p>
+      <div className="mb-1 flex items-center gap-2 px-1">
+        <p className="min-w-0 flex-1 text-small text-muted">{summary(rows)}</p>
+        {isOwner && onTakeBack && rows.some((row) => row.id !== null) && (
+          <Button
+            size="small"
+            kind="ghost"
+            title="Take the queued messages out of the queue and put them into the message box"
+            onClick={() => void run(takeBack(onTakeBack))}
+          >
+            <Undo2 aria-hidden className="size-3.5" />
+            Take back all
+          </Button>
+        )}
+      </div>
       <ol ref={list} className="max-h-[40vh] space-y-1 overflow-y-auto">
         {rows.map((row, place) => {
           const words = plainText(row.parts).split("\n", 1)[0] ?? "";
           const files = filesOf(row.parts).length;
           const id = row.id;
+          const isNeighbor = (by: 1 | -1) => rows[place + by]?.id != null && rows[place + by]?.steers === row.steers;
           const move = (by: 1 | -1) => {
             if (id === null) return;
             void run(session.move(id, by));
             focusMoved(place + by, by < 0 ? "Move up" : "Move down");
           };
-          const remove = () => id !== null && void run(session.deleteQueued(id));
+          const remove = () => {
+            if (id !== null) void run(deleteWithUndo(session, row, rows[place + 1]?.id ?? null));
+          };
           const sendNow = () => {
             if (id === null) return;
             // The focus does not move to the button of the next row: pressing the key twice would send that message too.
@@ -109,18 +147,13 @@ export function Queue({ session, editing, modelConfigId, onEdit }: Props) {
               {isOwner && id !== null && (
                 <span className="flex shrink-0">
                   <IconButton label="Stop and send" size="small" onClick={sendNow}>
-                    <SendHorizontal />
+                    <OctagonPause />
                   </IconButton>
                   <span className="flex max-sm:hidden">
-                    <IconButton label="Move up" size="small" disabled={place === 0} onClick={() => move(-1)}>
+                    <IconButton label="Move up" size="small" disabled={!isNeighbor(-1)} onClick={() => move(-1)}>
                       <ArrowUp />
                     </IconButton>
-                    <IconButton
-                      label="Move down"
-                      size="small"
-                      disabled={place === rows.length - 1}
-                      onClick={() => move(1)}
-                    >
+                    <IconButton label="Move down" size="small" disabled={!isNeighbor(1)} onClick={() => move(1)}>
                       <ArrowDown />
                     </IconButton>
                     <IconButton label="Edit" size="small" onClick={() => onEdit(row, place + 1)}>
@@ -142,11 +175,11 @@ export function Queue({ session, editing, modelConfigId, onEdit }: Props) {
                       }
                       items={[
                         { label: "Edit", icon: <Pencil />, onSelect: () => onEdit(row, place + 1) },
-                        { label: "Move up", icon: <ArrowUp />, disabled: place === 0, onSelect: () => move(-1) },
+                        { label: "Move up", icon: <ArrowUp />, disabled: !isNeighbor(-1), onSelect: () => move(-1) },
                         {
                           label: "Move down",
                           icon: <ArrowDown />,
-                          disabled: place === rows.length - 1,
+                          disabled: !isNeighbor(1),
                           onSelect: () => move(1),
                         },
                         { label: "Delete", icon: <Trash2 />, danger: true, onSelect: remove },
@@ -163,10 +196,59 @@ export function Queue({ session, editing, modelConfigId, onEdit }: Props) {
   );
 }
 
+/** Return the id of a message once it is in the queue; null if it is sent instead, or the stream is away. */
+function queuedAs(session: ChatSession, clientId: string): Promise<number | null> {
+  return new Promise((done) => {
+    const look = () => {
+      const found = session.store.getState().data.queue.find((one) => one.client_id === clientId);
+      if (found) end(found.id);
+    };
+    const timer = setTimeout(() => end(null), QUEUED_MS);
+    const stop = session.store.subscribe(look);
+    const end = (id: number | null) => {
+      clearTimeout(timer);
+      stop();
+      done(id);
+    };
+    look();
+  });
+}
+
+/** Delete a queued message, and offer to undo it: the message returns to its place, or to the end of the queue. */
+async function deleteWithUndo(session: ChatSession, row: QueueRow, next: number | null): Promise<void> {
+  await session.deleteQueued(row.id as number);
+  const undo = async () => {
+    const clientId = newId();
+    const outcome = await session.send(
+      {
+        content: row.parts.flatMap((part): SendBody["content"] => {
+          if (part.type === "text" || part.type === "file-reference") return [part];
+          return part.type === "file" && part.file_id ? [{ type: "file", file_id: part.file_id }] : [];
+        }),
+        ...(row.modelConfigId ? { model_config_id: row.modelConfigId } : {}),
+        ...(row.reasoningEffort ? { reasoning_effort: row.reasoningEffort as Effort } : {}),
+        ...(row.steers ? { busy_behavior: "steer" as const } : {}),
+      },
+      [...row.parts],
+      clientId,
+    );
+    if (outcome === "queue_full") toast("The queue is full.", { kind: "error" });
+    const again = next === null || outcome !== "sent" ? null : await queuedAs(session, clientId);
+    if (again !== null && next !== null) await session.moveTo(again, next);
+  };
+  toast("Deleted from the queue.", {
+    action: {
+      label: "Undo",
+      run: () => void undo().catch((error: unknown) => toast(sentence(error), { kind: "error" })),
+    },
+  });
+}
+
 function summary(rows: readonly QueueRow[]): string {
   const steering = rows.filter((row) => row.steers).length;
   const later = rows.length - steering;
-  if (steering === 0) return `${later} queued. ${later === 1 ? "It is" : "They are"} sent when the agent is done.`;
+  if (steering === 0)
+    return `${later} queued. ${later === 1 ? "It" : "The next"} is sent when the agent is done or stopped.`;
   if (later === 0) return `${steering} queued. The agent reads ${steering === 1 ? "it" : "them"} at its next step.`;
-  return `${rows.length} queued: ${steering} for the agent's next step, ${later} for when it is done.`;
+  return `${rows.length} queued: ${steering} for the agent's next step, ${later} for when it is done or stopped.`;
 }

@@ -1,4 +1,4 @@
-import { ClipboardList, Plus, SendHorizontal, Square } from "lucide-react";
+import { Check, ClipboardList, CornerDownRight, ListPlus, Plus, SendHorizontal, Square } from "lucide-react";
 import { type ReactNode, Suspense, useRef } from "react";
 import type { BusyBehavior } from "@/api/types.gen";
 import type { PermissionMode } from "@/chat/types";
@@ -9,6 +9,7 @@ import { Button, IconButton } from "@/ui/button";
 import { cx } from "@/ui/cx";
 import { pulsing } from "@/ui/endless_animations";
 import { lazyPart } from "@/ui/lazy_part";
+import { hint } from "@/ui/tooltip";
 
 const ServerPicker = lazyPart(async () => (await import("@/features/mcp/server_picker")).ServerPicker);
 const SendMenu = lazyPart(async () => (await import("@/features/composer/send_menu")).SendMenu);
@@ -18,6 +19,8 @@ export interface ToolbarControls {
   busy: boolean;
   stopping: boolean;
   onStop: () => void;
+  /** Whether the next queued message is sent when the turn stops. */
+  hasQueue?: boolean;
   choice: ModelChoice;
   onChoose: (choice: ModelChoice) => void;
   planMode: boolean;
@@ -50,9 +53,11 @@ interface Props extends ToolbarControls {
 export function Toolbar(props: Props) {
   const { busy, stopping, planMode } = props;
   const hasWays = busy && !props.editing && props.canSend;
+  const steers = props.busySend === "steer";
+  const Icon = props.editing ? Check : !busy ? SendHorizontal : steers ? CornerDownRight : ListPlus;
   const picker = useRef<HTMLInputElement>(null);
   return (
-    <div className="flex items-center gap-1 px-2 pb-2 max-[22.5rem]:flex-wrap">
+    <div className="@container flex items-center gap-1 px-2 pb-2 max-[22.5rem]:flex-wrap">
       <input
         ref={picker}
         type="file"
@@ -81,7 +86,7 @@ export function Toolbar(props: Props) {
         className={cx(planMode ? "bg-bg3 text-accent!" : "text-muted!")}
       >
         <ClipboardList aria-hidden className="size-3.5" />
-        <span className="max-sm:sr-only">Plan</span>
+        <span className="@max-[36rem]:sr-only">Plan</span>
       </Button>
       <Suspense>
         <ServerPicker serverIds={props.serverIds} workspaceId={props.workspaceId} onServers={props.onServers} />
@@ -91,7 +96,14 @@ export function Toolbar(props: Props) {
         {/* On a small screen there is no room for all of them. */}
         {props.extra && <div className={cx("flex", busy && "max-sm:hidden")}>{props.extra}</div>}
         {busy && (
-          <Button size="small" onClick={props.onStop} disabled={stopping} aria-keyshortcuts="Escape">
+          <Button
+            size="small"
+            onClick={props.onStop}
+            disabled={stopping}
+            aria-keyshortcuts="Escape"
+            aria-description={props.hasQueue ? "The next queued message is sent" : undefined}
+            {...hint(props.hasQueue ? "Stop (the next queued message is sent)" : "Stop", "Esc Esc")}
+          >
             <Square aria-hidden className="size-3 fill-current" />
             {/* On a small screen there is no room for the word. */}
             <span className="max-sm:sr-only">{stopping ? "Stopping" : "Stop"}</span>
@@ -103,21 +115,13 @@ export function Toolbar(props: Props) {
           </Suspense>
         )}
         <IconButton
-          label={
-            props.editing
-              ? "Save"
-              : busy
-                ? props.busySend === "steer"
-                  ? "Steer the agent"
-                  : "Queue message"
-                : "Send message"
-          }
+          label={props.editing ? "Save" : busy ? (steers ? "Steer the agent" : "Queue message") : "Send message"}
           kind="primary"
           disabled={!props.canSend}
           onClick={() => props.onSend(props.busySend)}
           className="rounded-full!"
         >
-          <SendHorizontal ref={props.isSending ? pulsing : null} />
+          <Icon ref={props.isSending ? pulsing : null} />
         </IconButton>
       </div>
     </div>

@@ -152,10 +152,10 @@ function Picker({ workspaceId, onChoose }: Props) {
             size="small"
             kind="ghost"
             aria-label={`Workspace: ${current ? `${current.name}, ${stateOf(current)}` : "none"}`}
-            className="max-w-44 sm:shrink! sm:min-w-11 text-muted!"
+            className="max-w-44 @[36rem]:shrink! @[36rem]:min-w-11 text-muted!"
           >
             <Box aria-hidden className="size-3.5 shrink-0" />
-            <span className="hidden min-w-0 truncate sm:block">{current ? current.name : "Workspace"}</span>
+            <span className="hidden min-w-0 truncate @[36rem]:block">{current ? current.name : "Workspace"}</span>
             {current && (reasonOf(current) ?? problemAtStart ?? current.warning) && (
               <TriangleAlert aria-label="Warning" className="size-3.5 text-warn" />
             )}

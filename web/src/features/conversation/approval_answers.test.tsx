@@ -42,3 +42,15 @@ test("what is being typed to deny stays when the line comes back", async () => {
   await page.say(hello(), status("requires_action"), asks("one"), synced(1, 0));
   page.find("[aria-label='Why not']");
 });
+
+test("a denial can be canceled, and the answers are back", async () => {
+  page = new ChatPage(() => undefined);
+  await page.say(hello(), status("requires_action"), asks("one"), synced(1, 0));
+  // The card is loaded on demand.
+  await act(async () => void (await vi.dynamicImportSettled()));
+  await page.press("Deny");
+  expect(page.text("[data-testid=approval] button")).toEqual(expect.arrayContaining(["Cancel", "Deny"]));
+  await page.press("Cancel");
+  expect(page.text("[data-testid=approval] button")).toEqual(expect.arrayContaining(["Deny", "Approve"]));
+  expect(page.asked.filter((one) => one.path.endsWith("/approvals"))).toEqual([]);
+});

@@ -12,7 +12,7 @@ import type { Submission } from "@/features/composer/submission";
 import { editBanner } from "@/features/conversation/edit_banner";
 import type { ChatSession } from "@/state/chat_session";
 import { useDisplay, useThreshold } from "@/state/queries";
-import { useShownStatus } from "@/state/session_hooks";
+import { useShownQueue, useShownStatus } from "@/state/session_hooks";
 import { toast } from "@/ui/toast";
 
 /** The sent or queued message that is being edited. */
@@ -42,6 +42,7 @@ export function ChatComposer(props: ChatComposerProps) {
   const { session, chat, editing } = props;
   const status = useShownStatus(session);
   const busy = isActive(status);
+  const hasQueue = useShownQueue(session).length > 0;
   const steers = useDisplay().busySend === "steer";
   const banner = useEditBanner(session, editing);
   const threshold = useThreshold(chat?.last_model_config_id ?? null);
@@ -59,6 +60,7 @@ export function ChatComposer(props: ChatComposerProps) {
         userId={props.userId}
         chatId={session.id}
         busy={busy}
+        hasQueue={hasQueue}
         stopping={status === "interrupting"}
         placeholder={!busy ? "Message the agent" : steers ? "Steer the agent" : "Queue a message for the agent"}
         choice={props.choice}

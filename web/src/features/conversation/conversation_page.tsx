@@ -232,6 +232,9 @@ function ConversationView({ session, target }: { session: ChatSession; target: n
                     session={session}
                     modelConfigId={chat?.last_model_config_id ?? null}
                     editing={editing?.kind === "queued" ? editing.row.id : null}
+                    onTakeBack={
+                      editing ? null : (taken) => composer.current?.takeBack(taken.map((row) => editable(row.parts)))
+                    }
                     onEdit={(row, place) => {
                       setEditing({ kind: "queued", row, place });
                       composer.current?.beginEdit(...editable(row.parts));

@@ -81,10 +81,11 @@ test("the 21st queued message is refused, and its words stay in the box", async 
   );
   await busy(20);
   // The list is loaded with the first turn.
-  await vi.waitFor(async () => {
+  const isListed = async () => {
     await act(async () => undefined);
     expect(rowsOfQueue()).toHaveLength(20);
-  });
+  };
+  await vi.waitFor(isListed, { timeout: 10_000 });
   await page.type("the twenty-first");
   await page.key("Enter");
   expect([page.box.value, rowsOfQueue().length]).toEqual(["", 21]);

@@ -327,7 +327,7 @@ const FIGURES = {
 /** Rows other than tool calls. */
 export const ROWS: Row[] = said<Row[]>([
   { kind: "day", key: "d", at: AT },
-  { kind: "user", key: "u", message: MESSAGE, inContext: true },
+  { kind: "user", key: "u", message: MESSAGE, inContext: true, steered: false },
   { kind: "prose", key: "p", text: "I will not do that.", refusal: true, messageId: 1 },
   {
     kind: "sources",

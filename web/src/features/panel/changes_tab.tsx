@@ -148,7 +148,7 @@ function Changes({ chat, label, files, picker, onRefresh, notes, empty }: Change
           />
           {port && (
             <div className="flex items-center gap-2 border-t border-line px-3 py-2">
-              <span className="min-w-0 flex-1 text-small text-muted pointer-coarse:hidden">
+              <span className="min-w-0 flex-1 text-small text-muted max-md:invisible pointer-coarse:invisible">
                 Drag over line numbers to comment. <kbd className="font-sans">n</kbd> and{" "}
                 <kbd className="font-sans">p</kbd> go between changes.
               </span>

@@ -15,7 +15,7 @@ import { downloadFile } from "@/state/file_source";
 import { useCost, useKnownModels } from "@/state/queries";
 import { Button } from "@/ui/button";
 import { DownloadLink } from "@/ui/download_link";
-import { compact, dollars } from "@/ui/money";
+import { compact, dollarsIn } from "@/ui/money";
 import { Moment } from "@/ui/relative_time";
 import { toast } from "@/ui/toast";
 
@@ -24,6 +24,8 @@ export function InfoTab({ chat }: { chat: ChatView }) {
   const { data: cost } = useCost(chat.id, true);
   const root = chat.root_chat_id ?? chat.id;
   const ofAgents = cost ? cost.total_cost_micros - (cost.by_chat[root]?.cost_micros ?? 0) : 0;
+  const shares = [...Object.values(cost?.by_purpose ?? {}), ...Object.values(cost?.by_model ?? {})];
+  const dollars = dollarsIn([ofAgents, ...shares.map((one) => one.cost_micros)]);
   const models = useKnownModels();
   const mine = chat.my_role === "owner" && chat.parent_chat_id === null;
   const labels = Object.entries(chat.labels);

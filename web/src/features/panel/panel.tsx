@@ -93,7 +93,8 @@ export function Panel({ chat, tab, onTab, file, line, onFile, onClose }: Props) 
                 </Tabs.Trigger>
               ))}
             </Tabs.List>
-            <IconButton label="Close the panel" onClick={onClose}>
+            {/* Below the button are those of the tab, and the pointer is here when the panel has opened. */}
+            <IconButton label="Close the panel" data-side="left" onClick={onClose}>
               <X />
             </IconButton>
           </div>

@@ -1,11 +1,12 @@
 import type { ChatView } from "@/api/types.gen";
 
-export const hasChanges = (chat: ChatView) => (chat.git?.changed_files ?? 0) > 0;
+/** Return whether lines were added or removed. An empty new file alone would be shown as `+0 -0`. */
+export const hasChanges = ({ git }: ChatView) => git != null && git.additions + git.deletions > 0;
 
 /** The last known change counts of the chat's repository. */
 export function ChangeBadge({ chat }: { chat: ChatView }) {
   const { git } = chat;
-  if (!git || git.changed_files === 0) return null;
+  if (!git || !hasChanges(chat)) return null;
   const files = `${git.changed_files} ${git.changed_files === 1 ? "file" : "files"} changed`;
   return (
     <span

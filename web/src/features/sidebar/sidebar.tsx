@@ -1,5 +1,5 @@
-import { PanelLeftClose, Search, SquarePen } from "lucide-react";
-import { Link, useLocation, useSearchParams } from "react-router";
+import { PanelLeftClose, Search, SquarePen, X } from "lucide-react";
+import { Link, useLocation, useNavigate, useSearchParams } from "react-router";
 import { filterSearch } from "@/chat/sidebar_list";
 import { ChatSections } from "@/features/sidebar/chat_sections";
 import { FilterMenu } from "@/features/sidebar/filter_menu";
@@ -14,6 +14,7 @@ import { ChatDialogs } from "./chat_dialogs";
 /** The sidebar: the chat list, search, and the user menu. */
 export function Sidebar() {
   const { search } = useLocation();
+  const navigate = useNavigate();
   const [params] = useSearchParams();
   const kept = filterSearch(params);
   return (
@@ -39,6 +40,10 @@ export function Sidebar() {
             <SquarePen />
           </Link>
         </Tooltip>
+        {/* On a small screen the list is a history entry that covers the page. */}
+        <IconButton label="Close the list" className="md:hidden" onClick={() => void navigate(-1)}>
+          <X />
+        </IconButton>
       </div>
       <div className="flex items-center gap-1 px-3 pb-2">
         <button
@@ -48,7 +53,7 @@ export function Sidebar() {
         >
           <Search className="size-4 shrink-0" aria-hidden />
           <span className="min-w-0 flex-1 truncate text-left">Search</span>
-          <kbd className="font-sans text-small pointer-coarse:hidden">{modKey}-K</kbd>
+          <kbd className="font-sans text-small max-md:hidden pointer-coarse:hidden">{modKey}-K</kbd>
         </button>
         <FilterMenu key={search} />
       </div>

@@ -34,7 +34,7 @@ export const RowView = memo(function RowView({ row }: { row: Row }) {
         </div>
       );
     case "user":
-      return <UserRow message={row.message} inContext={row.inContext} />;
+      return <UserRow message={row.message} inContext={row.inContext} steered={row.steered} />;
     case "prose":
       return row.refusal ? (
         <div className="border-l-2 border-warn pl-3">
@@ -185,7 +185,7 @@ function Interrupted({ at, next }: { at: string; next: "continue" | "retry" | nu
   return (
     <p className="flex items-center gap-2 text-muted">
       <CircleStop aria-hidden className="size-4" />
-      Stopped, <When at={at} />
+      Stopped at <When at={at} />
       {next && isOwner && !isArchived && (
         <Button size="small" onClick={() => void act()}>
           {next === "retry" ? "Try again" : "Continue"}

@@ -9,7 +9,7 @@ import { isActive } from "@/chat/types";
 import { Article, messageOf } from "@/features/timeline/article";
 import { useAllRows } from "@/features/timeline/deferred_rows";
 import { walksFeed } from "@/features/timeline/feed_keys";
-import { PromptBar, type TopRow } from "@/features/timeline/prompt_bar";
+import type { TopRow } from "@/features/timeline/prompt_bar";
 import { useReadMark } from "@/features/timeline/read_mark";
 import { ALL_UP_TO, Heights, keysOf, type MountedKeys, NOT_CHOSEN, rangeOf } from "@/features/timeline/row_heights";
 import { useScrollTarget, useSentRows } from "@/features/timeline/scroll_targets";
@@ -27,6 +27,9 @@ import { Tail } from "./running_step";
 
 // Loaded after the page, because nothing is selected at the start.
 const SelectionKeeper = lazyPart(async () => (await import("@/features/timeline/selection_keeper")).SelectionKeeper);
+
+// Loaded right after the page, because it is shown once a prompt has scrolled out.
+const PromptBar = lazyPart(async () => (await import("@/features/timeline/prompt_bar")).PromptBar);
 
 /** Chosen: an opened chat stays at its end this long while rows change their height, for example by highlighted code. */
 const OPENING_MS = 1500;
@@ -220,7 +223,9 @@ export function Timeline({ session, target, dimFrom }: Props) {
   const width = fullWidth ? "max-w-none" : "max-w-[48rem]";
   return (
     <div className="relative min-h-0 flex-1">
-      <PromptBar rows={rows} top={top} onShow={showRow} />
+      <Suspense>
+        <PromptBar rows={rows} top={top} onShow={showRow} />
+      </Suspense>
       <Find session={session} rows={rows} box={box} onShow={showRow} onShowMessage={showMessage} />
       {/* biome-ignore lint/a11y/noStaticElementInteractions: these events tell scrolling by the user from other scrolling */}
       <div

@@ -1,4 +1,4 @@
-import { ChevronDown, ChevronUp, Link as LinkIcon, Pencil, RotateCcw } from "lucide-react";
+import { ChevronDown, ChevronUp, CornerDownRight, Link as LinkIcon, Pencil, RotateCcw } from "lucide-react";
 import { memo, useMemo, useState } from "react";
 import { spaced, tokenOf } from "@/chat/file_references";
 import { filesOf, plainText } from "@/chat/pending_operations";
@@ -51,15 +51,17 @@ function headParts(parts: readonly Part[], length: number): readonly Part[] {
 interface Props {
   message: Message;
   inContext: boolean;
+  steered: boolean;
 }
 
-export const UserRow = memo(function UserRow({ message, inContext }: Props) {
+export const UserRow = memo(function UserRow({ message, inContext, steered }: Props) {
   const { isOwner, isArchived, editMessage, chatId } = useConversation();
   const text = plainText(message.content);
   return (
     <Bubble
       parts={message.content}
       faint={!inContext}
+      steered={steered}
       title={inContext ? undefined : "Not in the agent's context any more"}
     >
       <div className="mt-1 flex items-center justify-end gap-0.5 sm:absolute sm:right-0 sm:top-full sm:mt-0 sm:rounded-md sm:bg-bg1 opacity-0 transition-opacity group-focus-within/user:opacity-100 group-hover/user:opacity-100 pointer-coarse:opacity-100">
@@ -85,13 +87,14 @@ export const UserRow = memo(function UserRow({ message, inContext }: Props) {
 interface BubbleProps {
   parts: readonly Part[];
   faint?: boolean;
+  steered?: boolean;
   failed?: boolean;
   waits?: boolean;
   title?: string | undefined;
   children?: React.ReactNode;
 }
 
-function Bubble({ parts, faint, failed, waits, title, children }: BubbleProps) {
+function Bubble({ parts, faint, steered, failed, waits, title, children }: BubbleProps) {
   const [open, setOpen] = useState(false);
   const [length, setLength] = useState(STEP);
   const text = useMemo(() => plainText(parts), [parts]);
@@ -100,6 +103,15 @@ function Bubble({ parts, faint, failed, waits, title, children }: BubbleProps) {
   const files = filesOf(parts);
   return (
     <div className="group/user relative flex flex-col items-end" title={title}>
+      {steered && (
+        <p
+          className="mb-1 flex items-center gap-1 text-small text-muted"
+          title="The agent read this message between two steps of its turn"
+        >
+          <CornerDownRight aria-hidden className="size-3.5" />
+          Steered
+        </p>
+      )}
       {text.trim() && (
         <div
           className={cx(

@@ -127,6 +127,9 @@ function Questions({ action, askedBy, origin, onAnswer, onAnswered }: Props) {
           }}
         >
           <Why value={reason} onChange={setReason} />
+          <Button onClick={() => setDenying(false)} disabled={busy}>
+            Cancel
+          </Button>
           <Button type="submit" kind="danger" disabled={busy}>
             {only ? "Deny" : "Deny all"}
           </Button>
@@ -134,6 +137,11 @@ function Questions({ action, askedBy, origin, onAnswer, onAnswered }: Props) {
       )}
       {isOwner && only && !denying && choosing && (
         <Offers call={only} busy={busy} onPick={(offer) => send(() => ({ decision: "approve", offer }))} />
+      )}
+      {isOwner && !hasAlways && (
+        <p className="mt-2 text-small text-muted">
+          The chat is in the mode Ask, so each action is asked for every time.
+        </p>
       )}
       {isOwner && !denying && (
         <div className="mt-3 flex flex-wrap items-center justify-end gap-2">
