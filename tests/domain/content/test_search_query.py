@@ -130,9 +130,27 @@ def test_a_query_asks_for_what_it_says(query: str) -> None:
     assert search_query.parse(query) == READ[query]
 
 
-def test_refusal_of_a_status_lists_the_words_that_clients_show_first() -> None:
-    with pytest.raises(InvalidInput, match="must be one of idle, working, needs_you, failed, or one of the stored"):
-        search_query.parse("status:needs you")
+def test_refusal_of_a_status_lists_only_the_words_that_clients_show() -> None:
+    with pytest.raises(InvalidInput) as caught:
+        search_query.parse("status:asleep")
+
+    assert "'status:asleep' is not valid: status knows idle, working, needs_you and failed." in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("word", "state"),
+    [
+        ("done", Activity.IDLE),
+        ("Finished", Activity.IDLE),
+        ("busy", Activity.WORKING),
+        ("stopping", Status.INTERRUPTING),
+        ('"needs me"', Activity.NEEDS_YOU),
+        ("failure", Activity.FAILED),
+        ("waiting", Status.WAITING),
+    ],
+)
+def test_a_status_may_be_written_with_the_words_that_people_use(word: str, state: Status | Activity) -> None:
+    assert search_query.parse(f"status:{word}").status == frozenset({state})
 
 
 @pytest.mark.parametrize("query", REFUSED)

@@ -16,6 +16,12 @@ def test_a_short_text_is_shown_whole() -> None:
     assert snippet(" The quick\n\n brown  fox. ", ["fox"]) == "The quick brown fox."
 
 
+def test_marks_of_markdown_are_not_shown() -> None:
+    text = "# Plan\n\n- **Run** the `tests`:\n\n```python\nx = 2 ** 3\n__init__ * 2\n```\nDone"
+
+    assert snippet(text, ["tests"]) == "Plan Run the tests: x = 2 ** 3 __init__ * 2 Done"
+
+
 def test_the_hit_is_in_sight_between_dots() -> None:
     shown = snippet(LONG, ["needle"])
 

@@ -1,5 +1,14 @@
 import { expect, test } from "vitest";
-import { completions, everywhere, queryOf, takePills, withPills } from "@/chat/search_pills";
+import {
+  completions,
+  everywhere,
+  queryOf,
+  refusedPill,
+  splitAtWords,
+  takePills,
+  withPills,
+  wordsOf,
+} from "@/chat/search_pills";
 
 test("a filter becomes a pill once it is finished, and words stay", () => {
   expect(takePills("fix status:error")).toEqual({ pills: [], rest: "fix status:error" });
@@ -45,10 +54,29 @@ test("the newer filter of a name counts, and labels come together", () => {
 
 test("names of filters are offered, and then their values", () => {
   expect(completions("fix st").map((one) => one.text)).toEqual(["fix status:"]);
-  expect(completions("fix status:r").map((one) => one.text)).toEqual([
-    "fix status:running ",
-    "fix status:requires_action ",
+  expect(completions("fix status:").map((one) => one.text)).toEqual([
+    "fix status:needs_you ",
+    "fix status:working ",
+    "fix status:failed ",
+    "fix status:idle ",
   ]);
+  expect(completions("fix status:n").map((one) => one.text)).toEqual(["fix status:needs_you "]);
   expect(completions("label:")).toEqual([]);
   expect(completions("f")).toEqual([]);
+});
+
+test("the refused filter is the one that the message quotes", () => {
+  const pills = [
+    { name: "status", value: "foo" },
+    { name: "pinned", value: "true" },
+  ];
+
+  expect(refusedPill(pills, "The search term 'status:foo' is not valid: status knows idle.")).toBe(pills[0]);
+  expect(refusedPill(pills, "The server did not answer.")).toBeUndefined();
+});
+
+test("the words of a search are marked in a text, and excluded words are not", () => {
+  expect(wordsOf('Fix OR "the Größe" -not -"this one"')).toEqual(["fix", "the", "größe"]);
+  expect(splitAtWords("Fixed: fix the größe!", ["fix", "größe"])).toEqual(["Fixed: ", "fix", " the ", "größe", "!"]);
+  expect(splitAtWords("a b", [])).toEqual(["a b"]);
 });

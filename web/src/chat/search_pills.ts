@@ -13,8 +13,16 @@ export interface Choice {
   values?: string[];
 }
 
+/** The states of a chat that a search knows, with the names that the page shows. */
+export const STATES: Record<string, string> = {
+  needs_you: "Needs you",
+  working: "Working",
+  failed: "Failed",
+  idle: "Idle",
+};
+
 export const FILTERS: Choice[] = [
-  { name: "status", help: "what it does", values: ["running", "waiting", "requires_action", "error"] },
+  { name: "status", help: "what it does", values: Object.keys(STATES) },
   { name: "has_unread", help: "not read yet", values: ["true", "false"] },
   { name: "pinned", help: "pinned", values: ["true", "false"] },
   { name: "archived", help: "in the archive", values: ["any", "true", "false"] },
@@ -59,6 +67,25 @@ export function withPills(pills: readonly Pill[], more: readonly Pill[]): Pill[]
   const names = new Set(more.map((one) => one.name).filter((name) => name !== "label"));
   const kept = pills.filter((one) => !names.has(one.name));
   return [...kept, ...more.filter((one) => !kept.some((other) => pillText(other) === pillText(one)))];
+}
+
+/** Return the filter that the server refused: its message quotes the term. */
+export function refusedPill(pills: readonly Pill[], refusal: string): Pill | undefined {
+  return pills.find((pill) => refusal.includes(`'${pillText(pill)}'`));
+}
+
+/** Return the words that a query looks for, without excluded ones, in lower case. */
+export function wordsOf(rest: string): string[] {
+  const wanted = rest.replace(/(^|\s)-("[^"]*"|\S+)/g, " ").toLowerCase();
+  return (wanted.match(/[\p{L}\p{N}_]+/gu) ?? []).filter((word) => word !== "or");
+}
+
+/** Split a text into pieces: every second one is a word that is looked for. */
+export function splitAtWords(text: string, words: readonly string[]): string[] {
+  if (words.length === 0) return [text];
+  // Longest first: of "test" and "tests", the whole word counts.
+  const any = [...words].sort((a, b) => b.length - a.length).join("|");
+  return text.split(new RegExp(`(?<![\\p{L}\\p{N}_])(${any})(?![\\p{L}\\p{N}_])`, "giu"));
 }
 
 /** Add `archived:any` to a query that has no such filter: a search includes archived chats by default. */

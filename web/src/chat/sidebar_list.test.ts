@@ -119,6 +119,26 @@ test("sections come in order, pinned by their own, each chat once", () => {
   ]);
 });
 
+test("grouped by status, the sections are the states of the chats", () => {
+  const list = [
+    chat({ id: "done" }),
+    chat({ id: "unread", has_unread: true }),
+    chat({ id: "failed", status: "error", has_unread: true }),
+    chat({ id: "stopping", status: "interrupting" }),
+    chat({ id: "asks", status: "requires_action" }),
+  ];
+  const found = sectionsOf(list, { ...NO_FILTER, group: "status" }, NOW).map((one) => [
+    one.title,
+    one.chats.map((each) => each.id),
+  ]);
+  expect(found).toEqual([
+    ["Needs you", ["asks"]],
+    ["Working", ["stopping"]],
+    ["Failed", ["failed"]],
+    ["Idle", ["unread", "done"]],
+  ]);
+});
+
 test("a root says that one of its subagents needs the user", () => {
   const root = {
     ...chat(),

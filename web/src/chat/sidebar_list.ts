@@ -178,13 +178,14 @@ export function sectionsOf(chats: readonly ChatView[], filter: Filter, now: Date
 }
 
 const DATE_ORDER = ["pinned", "today", "yesterday", "week", "month", "older", "shared"];
-const STATUS_ORDER = ["pinned", "needs", "working", "unread", "rest", "shared"];
+const STATUS_ORDER = ["pinned", "needs", "working", "failed", "idle", "shared"];
 
+/** Return the section of a state. The names are those that a search for `status:` knows. */
 function statusSection(chat: ChatView): [string, string] {
   const mark = markOf(chat);
-  if (mark === "needs" || mark === "failed") return ["needs", "Needs you"];
+  if (mark === "needs") return ["needs", "Needs you"];
   if (mark === "working" || mark === "stopping" || mark === "slot") return ["working", "Working"];
-  return chat.has_unread ? ["unread", "Unread"] : ["rest", "Rest"];
+  return chat.status === "error" ? ["failed", "Failed"] : ["idle", "Idle"];
 }
 
 /** Return the date section of a time, by days in the user's time zone. */

@@ -230,15 +230,38 @@ def _some_of(kind: type[E]) -> Callable[[_Value], frozenset[E]]:
     return lambda value: frozenset(read(_Value(value.term, each)) for each in value.text.split(","))
 
 
+# Other words that people use for a state. `waiting`, `running` and `error` are stored states.
+_STATUS_ALIASES: dict[str, Status | Activity] = {
+    "done": Activity.IDLE,
+    "finished": Activity.IDLE,
+    "stopped": Activity.IDLE,
+    "ready": Activity.IDLE,
+    "busy": Activity.WORKING,
+    "active": Activity.WORKING,
+    "stopping": Status.INTERRUPTING,
+    "needs": Activity.NEEDS_YOU,
+    "needs_me": Activity.NEEDS_YOU,
+    "asking": Activity.NEEDS_YOU,
+    "blocked": Activity.NEEDS_YOU,
+    "failure": Activity.FAILED,
+    "errors": Activity.FAILED,
+}
+_STATUS_NAMES: dict[str, Status | Activity] = {
+    **_STATUS_ALIASES,
+    **{each.value: each for each in (*Activity, *Status)},
+}
+
+
 def _status(value: _Value) -> frozenset[Status | Activity]:
-    """Return the states. The words that clients show may be written with a space or a hyphen: `needs you`."""
-    names: dict[str, Status | Activity] = {each.value: each for each in (*Activity, *Status)}
-    found = [names.get(re.sub(r"[\s-]+", "_", each.strip().lower())) for each in value.text.split(",")]
+    """Return the states. A word may be written with a space or a hyphen: `needs you`.
+
+    The refusal names only the words that clients show. The stored states are for programs.
+    """
+    found = [_STATUS_NAMES.get(re.sub(r"[\s-]+", "_", each.strip().lower())) for each in value.text.split(",")]
     known = frozenset(each for each in found if each is not None)
     if None in found:
-        raise value.refused(
-            f"the value must be one of {', '.join(Activity)}, or one of the stored states {', '.join(Status)}."
-        )
+        *first, last = Activity
+        raise value.refused(f"status knows {', '.join(first)} and {last}.")
     return known
 
 
@@ -329,17 +352,27 @@ _SPACES = re.compile(r"\s+")
 # Terms that the search excludes: a minus, and the word or the phrase after it.
 _NOT_WANTED = re.compile(r'(?:^|(?<=\s))-(?:"[^"]*"|\S+)')
 _WORD = re.compile(r"\w+")
+# Markdown that a line of plain text does not need: fences, headings, list marks, bold text and code.
+_LINE_MARKS = re.compile(r"^[ \t]*(?:`{3,}[^`\n]*$|#{1,6}[ \t]|[-*+][ \t])", re.MULTILINE)
+_PAIRED_MARKS = re.compile(r"\*\*([^*\n]+)\*\*|`([^`\n]+)`")
 
 
 def snippet(text: str, queries: Iterable[str]) -> str:
-    """Return the text around the first word that the queries look for. If there is none, return the beginning."""
-    shown = _SPACES.sub(" ", text[:SOURCE_CHARS]).strip()
+    """Return the text around the first word that the queries look for. If there is none, return the beginning.
+
+    The text is plain: marks of Markdown are removed.
+    """
+    shown = _SPACES.sub(" ", _plain(text[:SOURCE_CHARS])).strip()
     words = [word for query in queries for word in _WORD.findall(_NOT_WANTED.sub(" ", query)) if word.lower() != "or"]
     at = _first(shown, words)
     start = 0 if at <= _LEAD_CHARS else _word_start(shown, at - _LEAD_CHARS, before=at)
     end = start + MAX_SNIPPET_CHARS
     cut = shown[start:end].strip()
     return f"{'…' if start else ''}{cut}{'…' if end < len(shown) or len(text) > SOURCE_CHARS else ''}"
+
+
+def _plain(text: str) -> str:
+    return _PAIRED_MARKS.sub(lambda found: found[1] or found[2], _LINE_MARKS.sub("", text))
 
 
 def _first(text: str, words: list[str]) -> int:

@@ -15,9 +15,21 @@ import { useState } from "react";
 import { useNavigate } from "react-router";
 import { useStore } from "zustand";
 import { listChats } from "@/api/chats";
+import { ApiError, sentence } from "@/api/errors";
 import type { ChatView } from "@/api/types.gen";
-import { completions, everywhere, type Pill, pillText, queryOf, takePills, withPills } from "@/chat/search_pills";
+import {
+  completions,
+  everywhere,
+  type Pill,
+  pillText,
+  queryOf,
+  refusedPill,
+  takePills,
+  withPills,
+  wordsOf,
+} from "@/chat/search_pills";
 import { markOf, NO_FILTER } from "@/chat/sidebar_list";
+import { MarkedWords } from "@/features/palette/marked_words";
 import { Pills } from "@/features/palette/pills";
 import { ChatMark } from "@/features/sidebar/chat_mark";
 import { saveDisplay } from "@/state/appearance";
@@ -82,10 +94,11 @@ function PaletteBody() {
     placeholderData: keepPreviousData,
     retry: false,
   });
+  const refusal = found.error instanceof ApiError ? (found.error.field("q") ?? "") : "";
   const recent = chats.slice(0, 8).map((chat) => chatOption(chat, "Recent"));
   const hits =
     isLong && (hasFilter || typed.trim().length >= MIN_CHARACTERS)
-      ? (found.data?.items ?? []).map((chat) => chatOption(chat, "Found"))
+      ? (found.data?.items ?? []).map((chat) => chatOption(chat, "Found", wordsOf(last.rest)))
       : [];
   // A search result leads to a message, so its chat is not listed separately.
   const known = new Set(hits.map((one) => one.id.split("?", 1)[0]));
@@ -130,7 +143,13 @@ function PaletteBody() {
       placeholder="Search chats and messages, or type a command"
       query={typed}
       onQuery={type}
-      before={<Pills pills={pills} onRemove={(pill) => setPills(pills.filter((one) => one !== pill))} />}
+      before={
+        <Pills
+          pills={pills}
+          wrong={refusedPill(pills, refusal)}
+          onRemove={(pill) => setPills(pills.filter((one) => one !== pill))}
+        />
+      }
       onBack={() => {
         const pill = pills.at(-1);
         if (!pill) return;
@@ -139,14 +158,14 @@ function PaletteBody() {
       }}
       options={options}
       onPick={pick}
-      empty={found.error ? found.error.message : found.isFetching ? "Searching" : "Nothing matches."}
+      empty={found.error ? refusal || sentence(found.error) : found.isFetching ? "Searching" : "Nothing matches."}
       className="max-h-[70dvh]"
     />
   );
 }
 
 /** Return an option whose id is the URL of the chat, or of the message that was found. */
-function chatOption(chat: ChatView, group: string): Option {
+function chatOption(chat: ChatView, group: string, words: readonly string[] = []): Option {
   const { chat_id, message_id, snippet } = chat.match ?? {};
   const id = message_id ? `/c/${chat_id ?? chat.id}?m=${message_id}` : `/c/${chat.id}`;
   return {
@@ -154,7 +173,15 @@ function chatOption(chat: ChatView, group: string): Option {
     label: chat.title,
     group,
     icon: <ChatMark mark={markOf(chat)} />,
-    ...(snippet ? { detail: <span className="inline-block max-w-72 truncate align-bottom">{snippet}</span> } : {}),
+    ...(snippet
+      ? {
+          detail: (
+            <span className="inline-block max-w-72 truncate align-bottom">
+              <MarkedWords text={snippet} words={words} />
+            </span>
+          ),
+        }
+      : {}),
   };
 }
 

@@ -2,12 +2,23 @@ import { useInfiniteQuery } from "@tanstack/react-query";
 import { type FormEvent, useEffect, useState } from "react";
 import { Link, useSearchParams } from "react-router";
 import { listChats } from "@/api/chats";
-import { sentence } from "@/api/errors";
-import { everywhere, pillText, queryOf, takePills } from "@/chat/search_pills";
+import { ApiError, sentence } from "@/api/errors";
+import {
+  everywhere,
+  type Pill,
+  queryOf,
+  refusedPill,
+  STATES,
+  takePills,
+  withPills,
+  wordsOf,
+} from "@/chat/search_pills";
 import { lineOf, markOf } from "@/chat/sidebar_list";
+import { MarkedWords } from "@/features/palette/marked_words";
 import { Pills } from "@/features/palette/pills";
 import { ChatMark } from "@/features/sidebar/chat_mark";
 import { Button } from "@/ui/button";
+import { cx } from "@/ui/cx";
 import { TextField } from "@/ui/field";
 import { Notice } from "@/ui/notice";
 import { Page } from "@/ui/page";
@@ -31,9 +42,18 @@ export function SearchPage() {
   });
   const chats = found.data?.pages.flatMap((page) => page.items) ?? [];
 
+  const refusal = found.error instanceof ApiError ? (found.error.field("q") ?? "") : "";
+  const wrong = refusedPill(pills, refusal);
+  const valid = pills.filter((one) => one !== wrong);
+  const words = wordsOf(rest);
+
+  // A filter that the server refused does not stay: it would fail every later search too.
+  const search = (more: Pill[], text: string) => setParams({ q: queryOf(withPills(valid, more), text) });
+
   function onSubmit(event: FormEvent) {
     event.preventDefault();
-    setParams({ q: queryOf(pills, typed) });
+    const added = takePills(typed, true);
+    search(added.pills, added.rest);
   }
 
   return (
@@ -45,24 +65,38 @@ export function SearchPage() {
           className="flex-1"
           value={typed}
           onChange={(event) => setTyped(event.target.value)}
-          hint="Also status:running, label:key=value, pinned:true, has_unread:true, active_after:2026-05-01"
+          hint="You can also type label:key=value, pinned:true, has_unread:true or active_after:2026-05-01."
         />
         <Button type="submit" kind="primary" className="mt-6 h-9!">
           Search
         </Button>
       </form>
+      <States
+        chosen={pills.find((one) => one.name === "status")?.value}
+        onChoose={(state) =>
+          state
+            ? search([{ name: "status", value: state }], rest)
+            : setParams({
+                q: queryOf(
+                  pills.filter((one) => one.name !== "status"),
+                  rest,
+                ),
+              })
+        }
+      />
       <Pills
         pills={pills}
+        wrong={wrong}
         onRemove={(pill) =>
           setParams({
             q: queryOf(
-              pills.filter((one) => pillText(one) !== pillText(pill)),
+              pills.filter((one) => one !== pill),
               rest,
             ),
           })
         }
       />
-      {found.error && <Notice kind="error">{sentence(found.error)}</Notice>}
+      {found.error && <Notice kind="error">{wrong ? refusal : sentence(found.error)}</Notice>}
       <ul className="divide-y divide-line">
         {chats.map((chat) => (
           <li key={chat.id}>
@@ -78,8 +112,12 @@ export function SearchPage() {
                 <ChatMark mark={markOf(chat)} />
               </span>
               <span className="min-w-0 flex-1">
-                <span className="block truncate font-medium">{chat.title}</span>
-                <span className="line-clamp-2 text-muted">{chat.match?.snippet ?? lineOf(chat)}</span>
+                <span className="block truncate font-medium">
+                  <MarkedWords text={chat.title} words={words} />
+                </span>
+                <span className="line-clamp-2 text-muted">
+                  <MarkedWords text={chat.match?.snippet ?? lineOf(chat)} words={words} />
+                </span>
               </span>
               <Ago at={chat.last_activity_at} className="shrink-0 text-small text-muted" />
             </Link>
@@ -89,5 +127,28 @@ export function SearchPage() {
       {found.isSuccess && chats.length === 0 && <p className="py-8 text-center text-muted">Nothing matches.</p>}
       {found.hasNextPage && <Button onClick={() => found.fetchNextPage()}>More</Button>}
     </Page>
+  );
+}
+
+/** The states as choices. A second click on the chosen one removes it. */
+function States({ chosen, onChoose }: { chosen: string | undefined; onChoose: (state: string | null) => void }) {
+  return (
+    <fieldset className="flex flex-wrap items-center gap-1.5">
+      <legend className="sr-only">State</legend>
+      <span aria-hidden className="text-small text-muted">
+        State
+      </span>
+      {Object.entries(STATES).map(([state, name]) => (
+        <Button
+          key={state}
+          size="small"
+          aria-pressed={chosen === state}
+          className={cx(chosen === state && "border-accent! text-accent!")}
+          onClick={() => onChoose(chosen === state ? null : state)}
+        >
+          {name}
+        </Button>
+      ))}
+    </fieldset>
   );
 }
