@@ -222,7 +222,7 @@ def test_axe_finds_no_barrier_on_any_page(ada: Visitor, script: ModelScript, the
     expect(page.get_by_role("heading", level=1, name="Search")).to_be_visible()
     look("search")
     page.goto(f"{ada.url}/usage")
-    expect(page.get_by_role("heading", level=1, name="Usage")).to_be_visible()
+    expect(page.get_by_role("heading", level=1, name="Your usage")).to_be_visible()
     look("usage")
     page.goto(f"{ada.url}/settings/profile")
     menu = page.get_by_role("navigation", name="Settings")

@@ -281,7 +281,7 @@ def test_step_is_replayed_with_an_edited_message_beside_the_recorded_answer(
     page.get_by_role("feed").get_by_role("button", name="Debug").click()
     page.get_by_role("button", name="Replay", exact=True).click()
     dialog = page.get_by_role("dialog", name="Replay step 1")
-    dialog.get_by_label("Change a message").select_option("3, user: name a bird")
+    dialog.get_by_label("Change a message (optional)").select_option("3, user: name a bird")
     dialog.get_by_role("textbox", name=re.compile("^Message .* user")).fill("name a fish")
 
     dialog.get_by_role("button", name="Replay", exact=True).click()

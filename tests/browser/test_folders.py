@@ -73,7 +73,7 @@ def test_folder_is_created_filters_the_list_and_is_deleted(ada: Visitor, script:
     expect(work).to_have_attribute("aria-pressed", "true")
     expect(chats.get_by_role("link", name=re.compile("Garden plan"))).to_be_hidden()
     expect(chats.get_by_role("link", name=re.compile("Invoice parser"))).to_be_visible()
-    expect(page.get_by_role("list", name="Active filters")).to_have_text("Work")
+    expect(page.get_by_role("list", name="Active filters")).to_have_text("Folder: Work")
     assert ada.violations() == []
     page.reload()
     expect(chats.get_by_role("link", name=re.compile("Invoice parser"))).to_be_visible()

@@ -13,7 +13,9 @@ def test_a_refused_filter_is_marked_and_does_not_stop_the_next_search(ada: Visit
     ada.chat("say hello", title="Heron census", model_config_id=script.config(ada))
     page = ada.go("/search?q=heron+status:foo+archived:any")
 
-    expect(page.get_by_role("alert")).to_contain_text("status knows idle, working, needs_you and failed.")
+    expect(page.get_by_role("alert").filter(has_text="status:foo")).to_contain_text(
+        "status knows idle, working, needs_you and failed."
+    )
     filters = page.get_by_role("list", name="Filters")
     expect(filters.get_by_text("Not valid:")).to_have_count(1)
 

@@ -62,9 +62,9 @@ def test_archiving_says_when_the_chat_will_be_deleted(ada: Visitor, visit: Visit
 def test_filters_live_in_the_address_and_lists_say_when_nothing_matches(ada: Visitor) -> None:
     page = ada.go("/?label=team%3Anobody")
 
-    expect(page.get_by_text("Nothing matches.")).to_be_visible()
-    page.get_by_role("button", name="Clear filters").click()
-    expect(page.get_by_text("Nothing matches.")).to_be_hidden()
+    expect(page.get_by_text("No chat matches the filters.")).to_be_visible()
+    page.get_by_role("button", name="Show all chats").click()
+    expect(page.get_by_text("No chat matches the filters.")).to_be_hidden()
     assert "label" not in page.url
 
 

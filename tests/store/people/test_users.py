@@ -208,6 +208,8 @@ async def test_directory_shows_active_users_and_no_addresses(world: StoreRig) ->
 
     assert [user.id for user in await users.search_directory(world.conn, "AD")] == [ada.id]
     assert await users.search_directory(world.conn, "example") == []
+    assert [user.id for user in await users.search_directory(world.conn, f" {(ada.email or '').upper()} ")] == [ada.id]
+    assert await users.search_directory(world.conn, (ada.email or "")[:-1]) == []
     with pytest.raises(InvalidInput):
         await users.search_directory(world.conn, " a ")
 

@@ -3,8 +3,8 @@ const PURPOSES: Record<string, string> = {
   turn: "Answers",
   compaction: "Compaction of long chats",
   advisor: "Advice of the advisor",
-  title: "Titles",
-  label: "Labels of turns",
+  title: "Titles of chats",
+  label: "One-line summaries of turns",
   summary: "Summaries of chats",
   replay: "Replays of recorded steps",
 };

@@ -8,7 +8,7 @@ test("every network has a name and a sentence", () => {
     "Public hosts",
     "The server's own",
   ]);
-  expect(networkWords("public")).toContain("not the server's machine");
+  expect(networkWords("public")).toContain("cannot connect to the server's machine");
   expect(networkWords("host")).toContain("network of the server's machine");
 });
 

@@ -10,7 +10,7 @@ const SHORT: Record<string, string> = {
 const WORDS: Record<string, string> = {
   none: "It reaches nothing.",
   hosts: "It reaches only the hosts that its template lists.",
-  public: "It reaches every public host, but not the server's machine and not private networks.",
+  public: "It can connect to the internet. It cannot connect to the server's machine or to private networks.",
   host: "It uses the network of the server's machine: it can reach every program that listens there, and they can reach it.",
 };
 

@@ -35,7 +35,8 @@ export function useMaySeeRecords(chat: ChatView | undefined): boolean {
   return isOffered && chat !== undefined && (chat.my_role === "owner" || hasReason(chat.id));
 }
 
-const turnsQuery = (chat: string) =>
+/** The newest recorded turns of a chat, and whether it is recorded. */
+export const turnsQuery = (chat: string) =>
   queryOptions({
     queryKey: turnsKey(chat),
     queryFn: ({ signal }) => listRuns(chat, { kind: "chat_turn", limit: RUNS }, signal),

@@ -4,7 +4,14 @@ import { type ReactNode, useRef } from "react";
 import { Button, IconButton } from "@/ui/button";
 import { cx } from "@/ui/cx";
 
-const FIELD = "input:enabled:not([type=hidden]):not([readonly]), textarea:enabled";
+const FIELD = "input:enabled:not([type=hidden]):not([readonly]), textarea:enabled, select:enabled";
+
+/** Return the field that gets the focus: the first one, but not a choice that is already made. */
+function firstField(content: HTMLElement): HTMLElement | undefined {
+  return [...content.querySelectorAll<HTMLElement>(FIELD)].find(
+    (field) => !(field instanceof HTMLSelectElement) || field.value === "",
+  );
+}
 
 interface DialogProps {
   open: boolean;
@@ -33,7 +40,7 @@ export function Dialog({ open, onOpenChange, title, description, children, foote
             event.preventDefault();
             // A form gets the focus, except on touch devices, where the keyboard would cover it.
             const content = event.currentTarget as HTMLElement;
-            const field = matchMedia("(pointer: fine)").matches ? content.querySelector<HTMLElement>(FIELD) : null;
+            const field = matchMedia("(pointer: fine)").matches ? firstField(content) : null;
             (field ?? content).focus();
           }}
           onCloseAutoFocus={(event) => {

@@ -134,7 +134,8 @@ def router(services: ApiServices) -> Routes:
 
     @routes.get("/users/directory", "users.directory", returns=Items[PublicUser])
     async def directory(
-        caller: Caller, q: Annotated[str, Field(description="Part of a name, at least two characters.")]
+        caller: Caller,
+        q: Annotated[str, Field(description="Part of a name, at least two characters, or a whole email address.")],
     ) -> Response:
         """Search active users by name, to share chats with them; at most 20."""
         return answer(Items(tuple(await caller.store.users.search_directory(q))))

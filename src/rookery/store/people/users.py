@@ -86,9 +86,9 @@ DIRECTORY = """
     SELECT id, username, name
       FROM users
      WHERE status = 'active'
-       AND position(lower($1) IN lower(username || ' ' || name)) > 0
+       AND (position(lower($1) IN lower(username || ' ' || name)) > 0 OR email = $2)
      ORDER BY lower(username), id
-     LIMIT $2
+     LIMIT $3
 """
 NAMES = "SELECT id, username, name FROM users WHERE id = ANY ($1::uuid[])"
 HAS_WORKSPACES = "SELECT EXISTS (SELECT FROM workspaces WHERE owner_id = $1 AND deleted_at IS NULL)"
@@ -293,10 +293,16 @@ async def list_users(
 
 
 async def search_directory(conn: Connection, q: str) -> list[PublicUser]:
-    """Return active users whose name or username contains this text."""
+    """Return active users whose name or username contains this text, and the one with exactly this email address.
+
+    A part of an address finds nobody, so that addresses cannot be discovered.
+    """
     if len(q.strip()) < MIN_DIRECTORY_CHARS:
         raise InvalidInput("q", f"Type at least {MIN_DIRECTORY_CHARS} characters of a name.")
-    records = await conn.fetch(DIRECTORY, _searchable(q.strip()), DIRECTORY_LIMIT)
+    text = _searchable(q.strip())
+    # The normal form of a long text takes long, and no address is that long.
+    address = normal_name(q) if len(q) <= MAX_EMAIL_CHARS else None
+    records = await conn.fetch(DIRECTORY, text, address, DIRECTORY_LIMIT)
     return [PublicUser(*record) for record in records]
 
 

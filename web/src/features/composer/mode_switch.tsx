@@ -7,7 +7,12 @@ import { cx } from "@/ui/cx";
 import { Menu } from "@/ui/menu";
 
 const MODES = [
-  { mode: "ask", name: "Ask", help: "Every action with an effect asks you first", icon: <Hand aria-hidden /> },
+  {
+    mode: "ask",
+    name: "Ask",
+    help: "The agent asks you before it changes files or runs commands",
+    icon: <Hand aria-hidden />,
+  },
   { mode: "auto", name: "Auto", help: "The approval rules decide", icon: <Zap aria-hidden /> },
   { mode: "read_only", name: "Read only", help: "The agent can only read", icon: <Eye aria-hidden /> },
 ] as const;

@@ -1,6 +1,8 @@
 import { ChevronDown } from "lucide-react";
 import { memo, useMemo } from "react";
+import { Link } from "react-router";
 import type { Effort } from "@/api/types.gen";
+import { useSelf } from "@/state/login_session";
 import { type KnownModel, useKnownModels } from "@/state/queries";
 import { Button } from "@/ui/button";
 import { Combobox, type Option } from "@/ui/combobox";
@@ -31,6 +33,7 @@ function context(limit: number): string {
 /** The picker for the model and the reasoning effort of the next message. */
 export const ModelPicker = memo(function ModelPicker({ choice, onChoose, open, onOpenChange, disabled }: Props) {
   const models = useKnownModels();
+  const isAdmin = useSelf().role === "admin";
   const current = models.find((one) => one.id === choice.modelConfigId) ?? null;
   const options = useMemo(
     () => models.map((model) => optionOf(model, choice.modelConfigId)),
@@ -75,6 +78,11 @@ export const ModelPicker = memo(function ModelPicker({ choice, onChoose, open, o
           if ((models.find((one) => one.id === option.id)?.reasoning_efforts.length ?? 0) === 0) onOpenChange(false);
         }}
       />
+      {isAdmin && (
+        <Link to="/settings/models" className="border-t border-line px-3 py-2 text-muted hover:text-text">
+          Add a model…
+        </Link>
+      )}
       {efforts.length > 0 && (
         <fieldset className="border-t border-line p-3">
           <legend className="sr-only">Effort</legend>

@@ -250,5 +250,5 @@ function summary(rows: readonly QueueRow[]): string {
   if (steering === 0)
     return `${later} queued. ${later === 1 ? "It" : "The next"} is sent when the agent is done or stopped.`;
   if (later === 0) return `${steering} queued. The agent reads ${steering === 1 ? "it" : "them"} at its next step.`;
-  return `${rows.length} queued: ${steering} for the agent's next step, ${later} for when it is done or stopped.`;
+  return `${rows.length} messages wait. The agent reads ${steering} at its next step and ${later} when it is done or stopped.`;
 }

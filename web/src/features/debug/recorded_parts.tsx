@@ -11,6 +11,8 @@ const FOLD_LINES = 14;
 // Instructions are the same in every step and often longer than everything else.
 const BRIEF_CHARS = 240;
 const BRIEF_LINES = 3;
+// A text that is never folded, if it has few lines.
+const FEW_CHARS = 400;
 const MOST_CHARS = 200_000;
 
 function folded(text: string, isBrief: boolean): string {
@@ -30,7 +32,8 @@ interface LongTextProps {
 export function LongText({ text, wanted, label, isBrief = false }: LongTextProps) {
   const [chosen, setChosen] = useState<boolean | null>(null);
   const head = folded(text, isBrief);
-  const isLong = head.length < text.length;
+  // A button to show a few more characters takes more room than the characters.
+  const isLong = text.length > FEW_CHARS && head.length < text.length;
   const isHit = wanted !== "" && text.toLowerCase().includes(wanted.toLowerCase());
   const isOpen = !isLong || (chosen ?? isHit);
   const shown = isOpen ? text.slice(0, MOST_CHARS) : `${head.trimEnd()} …`;

@@ -149,7 +149,7 @@ function Edits({ step, edits, onEdits }: EditsProps) {
       ))}
       {editable.some((index) => !edits.has(index)) && (
         <Select
-          label="Change a message"
+          label="Change a message (optional)"
           value=""
           onChange={(value) => value !== "" && set(Number(value), textOf(Number(value)))}
           options={[

@@ -184,17 +184,22 @@ function StepTabs({ chat, run, step, summary, wanted }: TabsProps) {
     { id: "tools", label: `Tools ${tools.length}`, content: <Tools tools={tools} wanted={wanted} /> },
     { id: "options", label: `Options ${options.length}`, content: <Options options={options} /> },
     { id: "usage", label: "Usage", content: <UsageTab step={summary} /> },
-    {
-      id: "attempts",
-      label: `Attempts ${summary.attempts.length}`,
-      content: (
-        <Attempts
-          place={{ chat, run, step: step.id }}
-          attempts={summary.attempts}
-          transport={summary.metadata.transport}
-        />
-      ),
-    },
+    // The offline model sends no HTTP requests.
+    ...(summary.attempts.length > 0
+      ? [
+          {
+            id: "attempts",
+            label: `Attempts ${summary.attempts.length}`,
+            content: (
+              <Attempts
+                place={{ chat, run, step: step.id }}
+                attempts={summary.attempts}
+                transport={summary.metadata.transport}
+              />
+            ),
+          },
+        ]
+      : []),
   ];
   return (
     <>

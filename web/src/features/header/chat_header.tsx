@@ -38,6 +38,7 @@ export function ChatHeader({ chat, live, isPanelOpen, onPanel, onChanges, onCost
         <h1 className="min-w-0 truncate font-semibold">{chat?.title ?? ""}</h1>
         {live}
         {chat?.archived && <Tag text="Archived" />}
+        {canShare && chat.shared && <Tag text="Shared" />}
         {chat && chat.my_role !== "owner" && <Tag text={`By ${chat.owner.name || chat.owner.username}`} />}
       </div>
       {/* Each request of an administrator is an access that the owner is told about. */}

@@ -55,7 +55,10 @@ export function LinkPage() {
   return (
     <CardPage
       title={link.data?.kind === "reset" ? "Choose a new password" : "Welcome"}
-      text={link.data && `For ${link.data.name || link.data.username}.`}
+      text={
+        link.data &&
+        `Choose a ${link.data.kind === "reset" ? "new " : ""}password for your account (${link.data.email ?? link.data.username}).`
+      }
     >
       <Unencrypted />
       <form onSubmit={onSubmit} className="flex flex-col gap-4">

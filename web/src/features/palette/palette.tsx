@@ -195,7 +195,7 @@ function useCommands(query: string): Command[] {
   const all: Command[] = [
     { id: "new", label: "New chat", icon: <SquarePen />, run: go("/") },
     { id: "settings", label: "Settings", icon: <Settings />, run: go("/settings/profile") },
-    { id: "usage", label: "Usage", icon: <ChartNoAxesColumn />, run: go("/usage") },
+    { id: "usage", label: "Your usage", icon: <ChartNoAxesColumn />, run: go("/usage") },
     { id: "archive", label: "Show the archive", icon: <Archive />, run: go("/?archived=1") },
     {
       id: "sidebar",

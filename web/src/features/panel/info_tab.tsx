@@ -42,7 +42,7 @@ export function InfoTab({ chat }: { chat: ChatView }) {
             {ofAgents > 0 && <Line name="Part of agents" value={dollars(ofAgents)} />}
             <Line name="Requests" value={String(cost.request_count)} />
             {cost.unpriced_request_count > 0 && (
-              <Line name="Requests without a price" value={String(cost.unpriced_request_count)} />
+              <Line name="Requests to models whose price is not set" value={String(cost.unpriced_request_count)} />
             )}
             <Line name="Tokens in" value={compact(cost.tokens.input)} />
             <Line name="Tokens from cache" value={compact(cost.tokens.cache_read)} />

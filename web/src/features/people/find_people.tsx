@@ -29,7 +29,7 @@ export function FindPeople({ label = "Add people", known, onPick }: Props) {
     <div>
       <TextField
         label={label}
-        placeholder="Name or username"
+        placeholder="Name, username or whole email address"
         autoComplete="off"
         value={typed}
         onChange={(event) => setTyped(event.target.value)}

@@ -13,7 +13,7 @@ const GROUPS = [
 /** The usage of all users. */
 export function AllUsage() {
   return (
-    <Section title="Usage of all users">
+    <Section>
       <UsageReport groups={GROUPS} />
     </Section>
   );

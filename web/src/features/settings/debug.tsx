@@ -76,7 +76,7 @@ export function Debug() {
           <>
             <Switch
               label="Users may record their chats"
-              hint="Off: nothing is recorded, except failed turns if they are kept."
+              hint="If this is off, only failed turns are recorded, and only if the next switch is on."
               checked={values.allow_users}
               onChange={(on) => set("allow_users", on)}
             />

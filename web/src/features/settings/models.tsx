@@ -65,7 +65,7 @@ export function Models() {
         label="Models"
         rows={data?.items ?? []}
         keyOf={(one) => one.id}
-        empty="No models yet. Add a provider first."
+        empty={providers?.items.length ? "No models yet." : "No models yet. Add a provider first."}
         columns={[
           {
             title: "Model",
@@ -187,16 +187,20 @@ function ModelDialog({ config, onClose }: { config: ModelConfigView | null; onCl
     price_output: config?.price_output ?? "",
     enabled: config?.enabled ?? true,
   });
+  // The only provider is chosen already.
+  const only = providers?.items.length === 1 ? (providers.items[0]?.id ?? "") : "";
+  const providerId = form.provider_id || only;
   const upstream = useQuery({
-    queryKey: ["upstream", form.provider_id],
-    queryFn: () => listUpstreamModels(form.provider_id),
-    enabled: form.provider_id !== "",
+    queryKey: ["upstream", providerId],
+    queryFn: () => listUpstreamModels(providerId),
+    enabled: providerId !== "",
     retry: false,
   });
   const save = useMutation({
     mutationFn: () => {
       const body = {
         ...form,
+        provider_id: providerId,
         context_limit: Number(form.context_limit),
         compression_threshold: Number(form.compression_threshold),
         price_input: form.price_input || null,
@@ -220,7 +224,7 @@ function ModelDialog({ config, onClose }: { config: ModelConfigView | null; onCl
       footer={
         <>
           <Button onClick={onClose}>Cancel</Button>
-          <Button kind="primary" disabled={!form.provider_id || save.isPending} onClick={() => save.mutate()}>
+          <Button kind="primary" disabled={!providerId || save.isPending} onClick={() => save.mutate()}>
             Save
           </Button>
         </>
@@ -230,7 +234,7 @@ function ModelDialog({ config, onClose }: { config: ModelConfigView | null; onCl
         {save.error && !refused?.fields.length && <Notice kind="error">{sentence(save.error)}</Notice>}
         <Select
           label="Provider"
-          value={form.provider_id}
+          value={providerId}
           onChange={(id) => setForm((old) => ({ ...old, provider_id: id }))}
           placeholder="Choose a provider"
           options={(providers?.items ?? []).map((one) => ({ value: one.id, label: one.display_name || one.name }))}
@@ -241,7 +245,9 @@ function ModelDialog({ config, onClose }: { config: ModelConfigView | null; onCl
           hint={
             upstream.data
               ? `${upstream.data.items.length} are offered by the provider.`
-              : "The id that the provider uses."
+              : upstream.error
+                ? `The id that the provider uses. The provider did not send its list of models: ${sentence(upstream.error)}`
+                : "The id that the provider uses."
           }
           value={form.model}
           onChange={set("model")}
@@ -253,7 +259,7 @@ function ModelDialog({ config, onClose }: { config: ModelConfigView | null; onCl
           ))}
         </datalist>
         <TextField
-          label="Shown as"
+          label="Shown as (optional)"
           value={form.display_name}
           onChange={set("display_name")}
           error={refused?.field("display_name")}
@@ -267,7 +273,7 @@ function ModelDialog({ config, onClose }: { config: ModelConfigView | null; onCl
             error={refused?.field("context_limit")}
           />
           <TextField
-            label="Summarize at, in percent"
+            label="Compact at, in percent"
             inputMode="numeric"
             value={form.compression_threshold}
             onChange={set("compression_threshold")}

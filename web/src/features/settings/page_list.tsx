@@ -47,7 +47,7 @@ export const PAGES: SettingsEntry[] = [
   page("limits", "Spending and sharing", "Server", () => import("./spend_limits"), "Limits", ADMIN),
   page("retention", "Retention", "Server", () => import("@/features/settings/retention"), "Retention", READERS),
   page("debug", "Debug records", "Server", () => import("@/features/settings/debug"), "Debug", READERS, "debug"),
-  page("usage", "Usage", "Server", () => import("@/features/settings/all_usage"), "AllUsage", READERS),
+  page("usage", "Usage of everyone", "Server", () => import("@/features/settings/all_usage"), "AllUsage", READERS),
   page("audit", "Audit log", "Server", () => import("@/features/settings/audit"), "Audit", READERS),
   page("health", "Health", "Server", () => import("./server_health"), "Health", READERS),
 ];

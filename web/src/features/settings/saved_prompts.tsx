@@ -54,7 +54,7 @@ export function SavedPrompts() {
   });
   const rows = list.data?.pages.flatMap((page) => page.items) ?? [];
   return (
-    <Section text="Type / and the name of a prompt in an empty message to insert its text. Write variables as {{topic}}: after inserting, type over the first one and press Tab for the next.">
+    <Section text="Type / and the name of a prompt in an empty message to insert its text. A prompt can contain variables such as {{topic}}. When you insert the prompt, the first variable is selected: type its value, then press Tab to go to the next one.">
       {list.error && <Notice kind="error">{sentence(list.error)}</Notice>}
       <div className="flex flex-wrap items-end gap-2">
         <TextField

@@ -19,7 +19,7 @@ export function OwnUsagePage() {
   const me = useSelf();
   const { data: spend } = useQuery({ queryKey: keys.spend, queryFn: getSpend, refetchInterval: 15_000 });
   return (
-    <Page title="Usage">
+    <Page title="Your usage">
       {spend && (
         <section aria-label="This period" className="rounded-xl border border-line bg-bg2 p-4">
           <p className="text-[22px] font-semibold tabular-nums">

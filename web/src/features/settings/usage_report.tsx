@@ -14,7 +14,10 @@ import { Table } from "./responsive_table";
 
 // Running chats add to the sums.
 const REFRESH_MS = 15_000;
-const PERIODS = [7, 30, 90, 365].map((days) => ({ value: String(days), label: `Last ${days} days` }));
+const PERIODS = [
+  { value: "0", label: "Today" },
+  ...[7, 30, 90, 365].map((days) => ({ value: String(days), label: `Last ${days} days` })),
+];
 
 interface Props {
   groups: { value: string; label: string }[];

@@ -56,7 +56,7 @@ export function Users() {
           onChange={(event) => setTyped(event.target.value)}
         />
         {isAdmin && (
-          <Button kind="primary" onClick={() => setInviting(true)}>
+          <Button kind="primary" className="mb-px h-[34px]!" onClick={() => setInviting(true)}>
             Invite
           </Button>
         )}

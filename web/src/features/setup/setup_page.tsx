@@ -70,6 +70,12 @@ export function SetupPage() {
       {step === 1 && <ModelStep onDone={() => go(3)} />}
       {step === 2 && <WorkspaceStep onDone={(workspace) => go(4, workspace)} />}
       {step === 3 && <FirstMessageStep workspace={params.get("workspace")} />}
+      {/* Not back to the account, which exists already. */}
+      {step > 1 && (
+        <Button kind="ghost" className="mt-3 self-start" onClick={() => go(step)}>
+          Back
+        </Button>
+      )}
     </CardPage>
   );
 }

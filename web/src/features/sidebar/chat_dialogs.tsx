@@ -8,9 +8,10 @@ const DeleteDialog = lazyPart(async () => (await import("@/features/sidebar/dele
 const LabelsDialog = lazyPart(async () => (await import("@/features/sidebar/labels_dialog")).LabelsDialog);
 const MoveDialog = lazyPart(async () => (await import("@/features/sidebar/move_dialog")).MoveDialog);
 const RenameDialog = lazyPart(async () => (await import("@/features/sidebar/rename_dialog")).RenameDialog);
+const DebugDialog = lazyPart(async () => (await import("@/features/sidebar/debug_dialog")).DebugDialog);
 const ShareDialog = lazyPart(async () => (await import("@/features/sidebar/share_dialog")).ShareDialog);
 
-type Kind = "move" | "rename" | "labels" | "share" | "delete";
+type Kind = "move" | "rename" | "labels" | "share" | "debug" | "delete";
 
 const store = createStore<{ kind: Kind; chat: ChatView } | { kind: null }>(() => ({ kind: null }));
 
@@ -44,6 +45,8 @@ function ChatDialog() {
       return <LabelsDialog {...props} />;
     case "share":
       return <ShareDialog {...props} />;
+    case "debug":
+      return <DebugDialog {...props} />;
     case "delete":
       return <DeleteDialog {...props} />;
   }

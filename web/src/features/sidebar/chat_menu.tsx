@@ -3,6 +3,7 @@ import {
   ArchiveRestore,
   ArrowDown,
   ArrowUp,
+  Bug,
   Download,
   FileJson,
   Folder,
@@ -54,6 +55,7 @@ export function chatMenu(chat: ChatView): MenuEntry[] {
     mine && isRoot && { label: "Move to folder", icon: <Folder />, onSelect: () => openChatDialog("move", chat) },
     mine && isRoot && { label: "Labels", icon: <Tags />, onSelect: () => openChatDialog("labels", chat) },
     mine && isRoot && { label: "Share", icon: <Share2 />, onSelect: () => openChatDialog("share", chat) },
+    mine && { label: "Debug records", icon: <Bug />, onSelect: () => openChatDialog("debug", chat) },
     // Also in the menu, because phones have no keyboard.
     location.pathname === `/c/${chat.id}` && {
       label: "Find in this chat",

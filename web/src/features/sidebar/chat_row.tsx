@@ -1,5 +1,5 @@
 import { ChevronDown, ChevronRight, Ellipsis } from "lucide-react";
-import { type DragEvent, type MouseEvent, memo, useState } from "react";
+import { type DragEvent, type MouseEvent, memo, Suspense, useState } from "react";
 import { useNavigate } from "react-router";
 import type { ChatView } from "@/api/types.gen";
 import { isBusy, lineOf, type Mark, markOf } from "@/chat/sidebar_list";
@@ -8,9 +8,12 @@ import { openRowMenu, openRowMenuAt, useHasRowMenu } from "@/features/sidebar/ro
 import { pinnedChats } from "@/state/chat_list";
 import { IconButton } from "@/ui/button";
 import { cx } from "@/ui/cx";
+import { lazyPart } from "@/ui/lazy_part";
 import { Ago } from "@/ui/relative_time";
 import { movePin } from "./chat_actions";
 import { ChatMark } from "./chat_mark";
+
+const RowMarks = lazyPart(async () => (await import("@/features/sidebar/row_marks")).RowMarks);
 
 interface Props {
   chat: ChatView;
@@ -147,6 +150,11 @@ function RowText({ chat, mark, isUnread, isCurrent, search, hasMenu }: TextProps
     >
       <span className="flex items-baseline gap-2">
         <span className={cx("min-w-0 flex-1 truncate", isUnread && "font-semibold")}>{chat.title || "Untitled"}</span>
+        {(chat.folder_id !== null || (chat.shared && chat.my_role === "owner")) && !chat.parent_chat_id && (
+          <Suspense>
+            <RowMarks chat={chat} />
+          </Suspense>
+        )}
         {isUnread && mark !== "unread" ? (
           <span role="img" aria-label="Unread" className="size-2 shrink-0 self-center rounded-full bg-accent" />
         ) : (

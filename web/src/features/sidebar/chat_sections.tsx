@@ -3,7 +3,7 @@ import { Suspense, useEffect, useMemo, useRef } from "react";
 import { useLocation, useParams } from "react-router";
 import { useStore } from "zustand";
 import { sentence } from "@/api/errors";
-import { filterCount, filterSearch, NO_FILTER, type Section, sectionsOf } from "@/chat/sidebar_list";
+import { type Filter, filterCount, filterSearch, NO_FILTER, type Section, sectionsOf } from "@/chat/sidebar_list";
 import { ChatRow, currentIn } from "@/features/sidebar/chat_row";
 import { useFilter } from "@/features/sidebar/filter_menu";
 import { RowMenu } from "@/features/sidebar/row_menu";
@@ -46,7 +46,7 @@ export function ChatSections() {
       ))}
       <RowMenu />
       {list.isSuccess && list.chats.length === 0 && (
-        <Empty isFiltered={filterCount(filter) > 0} onClear={() => setFilter({ ...NO_FILTER, group: filter.group })} />
+        <Empty filter={filter} onClear={() => setFilter({ ...NO_FILTER, group: filter.group })} />
       )}
       {list.hasNextPage && <More isLoading={list.isFetchingNextPage} onMore={() => list.fetchNextPage()} />}
     </div>
@@ -91,15 +91,17 @@ function ListSection({ section }: { section: Section }) {
   );
 }
 
-function Empty({ isFiltered, onClear }: { isFiltered: boolean; onClear: () => void }) {
-  if (!isFiltered) {
+const onlyArchived = (filter: Filter) => filter.archived && filterCount(filter) === 1;
+
+function Empty({ filter, onClear }: { filter: Filter; onClear: () => void }) {
+  if (filterCount(filter) === 0) {
     return <p className="px-3 py-8 text-center text-muted">No chats yet. Write a message to start one.</p>;
   }
   return (
     <div className="px-3 py-8 text-center text-muted">
-      <p>Nothing matches.</p>
+      <p>{onlyArchived(filter) ? "The archive is empty." : "No chat matches the filters."}</p>
       <Button size="small" className="mt-2" onClick={onClear}>
-        Clear filters
+        Show all chats
       </Button>
     </div>
   );

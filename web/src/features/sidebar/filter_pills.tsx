@@ -9,7 +9,7 @@ function filterPills(filter: Filter, folders: ChatFolder[] | undefined): [string
   const pills: [string, Partial<Filter>][] = [];
   if (filter.source !== "all") pills.push([filter.source === "mine" ? "Mine" : "Shared with me", { source: "all" }]);
   const folder = folders?.find((one) => one.id === filter.folder)?.name;
-  if (filter.folder) pills.push([folder ?? "Folder", { folder: "" }]);
+  if (filter.folder) pills.push([folder ? `Folder: ${folder}` : "Folder", { folder: "" }]);
   if (filter.unread) pills.push(["Unread", { unread: false }]);
   if (filter.archived) pills.push(["Archived", { archived: false }]);
   for (const label of filter.labels) pills.push([label, { labels: filter.labels.filter((one) => one !== label) }]);

@@ -4,8 +4,9 @@ import { sentence } from "@/api/errors";
 import { get, patch } from "@/api/http";
 import type { ChatView, ItemsOfShareView, SharesBody } from "@/api/types.gen";
 import { FindPeople } from "@/features/people/find_people";
+import { reloadLists } from "@/state/chat_list";
 import { useSelf } from "@/state/login_session";
-import { queryClient } from "@/state/queries";
+import { keys, queryClient } from "@/state/queries";
 import { Button, IconButton } from "@/ui/button";
 import { Dialog } from "@/ui/dialog";
 import { Notice } from "@/ui/notice";
@@ -19,7 +20,12 @@ export function ShareDialog({ chat, onClose }: { chat: ChatView; onClose: () => 
   const shares = useQuery({ queryKey: key, queryFn: () => get<ItemsOfShareView>(`/chats/${chat.id}/acl`) });
   const save = useMutation({
     mutationFn: (body: SharesBody) => patch<void>(`/chats/${chat.id}/acl`, body),
-    onSettled: () => queryClient.invalidateQueries({ queryKey: key }),
+    onSettled: () => {
+      // The chat and its row are marked as shared.
+      void queryClient.invalidateQueries({ queryKey: keys.chat(chat.id) });
+      reloadLists();
+      return queryClient.invalidateQueries({ queryKey: key });
+    },
   });
   const items = shares.data?.items ?? [];
   const people = items.flatMap((one) => (one.user === "everyone" ? [] : [one.user]));

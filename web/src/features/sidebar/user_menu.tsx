@@ -35,7 +35,10 @@ export function UserMenu() {
             <span className="min-w-0 flex-1">
               <span className="block truncate font-medium">{name}</span>
               {spend && (
-                <span className="block truncate text-small text-muted">
+                <span
+                  className="block truncate text-small text-muted"
+                  title={`Your spending since ${new Date(spend.period.start).toLocaleDateString(undefined, { dateStyle: "long" })}`}
+                >
                   {dollars(spend.spent_micros)}
                   {spend.limit_micros !== null && ` of ${dollars(spend.limit_micros)}`}
                 </span>
@@ -46,7 +49,7 @@ export function UserMenu() {
         }
         items={[
           { label: "Settings", icon: <Settings />, onSelect: () => void navigate("/settings/profile") },
-          { label: "Usage", icon: <ChartNoAxesColumn />, onSelect: () => void navigate("/usage") },
+          { label: "Your usage", icon: <ChartNoAxesColumn />, onSelect: () => void navigate("/usage") },
           { label: "Keyboard shortcuts", icon: <Keyboard />, keys: "?", onSelect: () => setLayout({ helpOpen: true }) },
           "separator",
           {
