@@ -126,7 +126,16 @@ export function OwnWorkspaces() {
             title: "Network",
             cell: (one) => one.network && <span className="whitespace-nowrap">{networkName(one.network)}</span>,
           },
-          { title: "Stops", cell: (one) => (one.stops_at ? <Moment at={one.stops_at} /> : "") },
+          {
+            title: "Stops",
+            cell: (one) =>
+              one.stops_at && (
+                <>
+                  <Moment at={one.stops_at} />
+                  <span className="block text-small text-muted">if it is not used</span>
+                </>
+              ),
+          },
           {
             title: "",
             right: true,

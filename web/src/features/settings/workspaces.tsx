@@ -8,7 +8,10 @@ const FIELDS = {
   max_per_user: ["Workspaces per user", "0 is no limit."],
   max_running_per_user: ["Running workspaces per user", "0 is no limit."],
   max_running_per_node: ["Running workspaces per machine", "0 is no limit."],
-  max_idle_minutes: ["Stop an idle workspace after", "Minutes. Templates cannot set a longer time. 0 means never."],
+  max_idle_minutes: [
+    "Stop an idle workspace after",
+    "Minutes. Templates cannot set a longer time. 0 is no limit: a workspace stops only after the time that its template sets.",
+  ],
   delete_after_stopped_days: ["Delete a stopped workspace after", "Days. 0 means never."],
 } as const;
 type Name = keyof typeof FIELDS;
