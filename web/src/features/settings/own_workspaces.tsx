@@ -260,7 +260,8 @@ export function Templates() {
             title: "Template",
             cell: (one) => (
               <>
-                <span className="font-medium">{one.display_name || one.name}</span>
+                <span className="font-medium">{one.display_name || one.name}</span>{" "}
+                <span className="text-small text-muted">Driver: {one.driver}</span>
                 <span className="block text-small text-muted">
                   <Commands text={one.description} />
                 </span>
@@ -273,7 +274,6 @@ export function Templates() {
               </>
             ),
           },
-          { title: "Driver", cell: (one) => one.driver },
           {
             title: "Network",
             cell: (one) => (
@@ -294,18 +294,14 @@ export function Templates() {
             title: "Use",
             cell: (one) =>
               isAdmin ? (
-                <Switch label="Enabled" checked={one.enabled} onChange={(enabled) => change(one.name, { enabled })} />
-              ) : null,
-          },
-          {
-            title: "By agents",
-            cell: (one) =>
-              isAdmin ? (
-                <Switch
-                  label="Allowed"
-                  checked={one.agents_allowed}
-                  onChange={(allowed) => change(one.name, { agents_allowed: allowed })}
-                />
+                <span className="block whitespace-nowrap">
+                  <Switch label="Enabled" checked={one.enabled} onChange={(enabled) => change(one.name, { enabled })} />
+                  <Switch
+                    label="Agents may use it"
+                    checked={one.agents_allowed}
+                    onChange={(allowed) => change(one.name, { agents_allowed: allowed })}
+                  />
+                </span>
               ) : null,
           },
         ]}

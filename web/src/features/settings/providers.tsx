@@ -1,5 +1,6 @@
 import { useMutation, useQuery } from "@tanstack/react-query";
 import { useState } from "react";
+import { Link } from "react-router";
 import { createProvider, deleteProvider, listProviders, patchProvider, testProvider } from "@/api/admin";
 import { ApiError, sentence } from "@/api/errors";
 import type { ProviderCreate, ProviderType, ProviderView } from "@/api/types.gen";
@@ -11,7 +12,9 @@ import { Button } from "@/ui/button";
 import { Confirm, Dialog } from "@/ui/dialog";
 import { TextField } from "@/ui/field";
 import { Notice } from "@/ui/notice";
+import { Ago } from "@/ui/relative_time";
 import { Select } from "@/ui/select";
+import { Spinner } from "@/ui/spinner";
 import { Switch } from "@/ui/switch";
 import { toast } from "@/ui/toast";
 import { Table } from "./responsive_table";
@@ -39,27 +42,63 @@ function changed() {
   void queryClient.invalidateQueries({ queryKey: keys.models });
 }
 
+type TestState = { kind: "running" } | { kind: "ok" | "error"; text: string; at: string };
+
+/** The result of the last test of a provider, below its name. A new test replaces it. */
+function TestResult({ state }: { state: TestState | undefined }) {
+  return (
+    <span role="status" className="block text-small [overflow-wrap:anywhere] whitespace-normal empty:hidden">
+      {state?.kind === "running" && (
+        <span className="inline-flex items-center gap-1.5 text-muted">
+          <Spinner className="size-3.5" /> Testing
+        </span>
+      )}
+      {state && state.kind !== "running" && (
+        <>
+          <span className={state.kind === "ok" ? "text-ok" : "text-danger"}>{state.text}</span>
+          <span className="text-muted">
+            {" "}
+            <Ago at={state.at} />
+          </span>
+        </>
+      )}
+    </span>
+  );
+}
+
 /** The model providers: address, key, and who may use which key. */
 export function Providers() {
   const isAdmin = useSelf().role === "admin";
   const { data, error } = useQuery({ queryKey: PROVIDERS_KEY, queryFn: listProviders });
   const [editing, setEditing] = useState<ProviderView | "new" | null>(null);
   const [deleting, setDeleting] = useState<ProviderView | null>(null);
-  const test = useMutation({
-    mutationFn: (one: ProviderView) => testProvider(one.id),
-    onSuccess: (probe) =>
-      probe.ok
-        ? toast(`It answered after ${probe.latency_ms} ms.`, { kind: "ok" })
-        : toast(probe.error?.message ?? "It did not answer.", { kind: "error" }),
-    onError: (failure) => toast(sentence(failure), { kind: "error" }),
-  });
+  const [tests, setTests] = useState<Record<string, TestState>>({});
+  const test = async (one: ProviderView) => {
+    const show = (state: TestState) => setTests((old) => ({ ...old, [one.id]: state }));
+    show({ kind: "running" });
+    try {
+      const probe = await testProvider(one.id);
+      const at = new Date().toISOString();
+      if (probe.ok) show({ kind: "ok", at, text: `Works: answered in ${(probe.latency_ms / 1000).toFixed(1)} s` });
+      else show({ kind: "error", at, text: probe.error?.message ?? "It did not answer." });
+    } catch (failure) {
+      show({ kind: "error", at: new Date().toISOString(), text: sentence(failure) });
+    }
+  };
   const remove = useMutation({
     mutationFn: (one: ProviderView) => deleteProvider(one.id),
     onSuccess: changed,
     onError: (failure) => toast(sentence(failure), { kind: "error" }),
   });
   return (
-    <Section text="Keys are stored encrypted and never shown. Models are added on their own page.">
+    <Section text="Keys are stored encrypted and never shown.">
+      <p className="text-muted">
+        The models of a provider are added in{" "}
+        <Link to="/settings/models" className="text-accent underline">
+          Models
+        </Link>
+        .
+      </p>
       {error && <Notice kind="error">{sentence(error)}</Notice>}
       {isAdmin && (
         <Button kind="primary" className="self-start" onClick={() => setEditing("new")}>
@@ -78,6 +117,7 @@ export function Providers() {
               <>
                 <span className="font-medium">{one.display_name || one.name}</span>
                 {!one.enabled && <span className="ml-2 text-muted">off</span>}
+                <TestResult state={tests[one.id]} />
               </>
             ),
           },
@@ -89,7 +129,7 @@ export function Providers() {
             cell: (one) =>
               isAdmin && (
                 <span className="inline-flex gap-1.5">
-                  <Button size="small" disabled={test.isPending} onClick={() => test.mutate(one)}>
+                  <Button size="small" disabled={tests[one.id]?.kind === "running"} onClick={() => void test(one)}>
                     Test
                   </Button>
                   {one.source === "env" ? (

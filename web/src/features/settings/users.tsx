@@ -47,20 +47,12 @@ export function Users() {
   const users = list.data?.pages.flatMap((page) => page.items) ?? [];
   return (
     <Section>
-      <div className="flex flex-wrap items-end gap-2">
-        <TextField
-          label="Find"
-          type="search"
-          className="min-w-48 flex-1"
-          value={typed}
-          onChange={(event) => setTyped(event.target.value)}
-        />
-        {isAdmin && (
-          <Button kind="primary" className="mb-px h-[34px]!" onClick={() => setInviting(true)}>
-            Invite
-          </Button>
-        )}
-      </div>
+      {isAdmin && (
+        <Button kind="primary" className="self-start" onClick={() => setInviting(true)}>
+          Invite
+        </Button>
+      )}
+      <TextField label="Find" type="search" value={typed} onChange={(event) => setTyped(event.target.value)} />
       {list.error && <Notice kind="error">{sentence(list.error)}</Notice>}
       <Table
         label="Users"

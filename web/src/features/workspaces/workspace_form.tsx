@@ -1,7 +1,8 @@
 /** The form for a new workspace: its name, a preset, and the template's parameters. */
 import { useQuery } from "@tanstack/react-query";
 import { type FormEvent, type ReactNode, useEffect, useRef, useState } from "react";
-import { ApiError, sentence } from "@/api/errors";
+import { Link } from "react-router";
+import { ApiError, hasCode, sentence } from "@/api/errors";
 import type { TemplateView } from "@/api/types.gen";
 import { listWorkspaces, type NewWorkspace, type Requested, type WorkspaceRow } from "@/api/workspaces";
 import { type Entries, initialEntries, repositoryName, toValues } from "@/chat/template_parameters";
@@ -109,7 +110,19 @@ export function WorkspaceForm({ template, given, action, onSubmit, named = true,
           error={refused?.fields.find((one) => one.field === "name")?.message}
         />
       )}
-      {error !== null && !isShown && <Notice kind="error">{sentence(error)}</Notice>}
+      {error !== null && !isShown && (
+        <Notice kind="error">
+          {sentence(error)}
+          {hasCode(error, "quota_exceeded") && (
+            <>
+              {" "}
+              <Link to="/settings/own-workspaces" className="text-accent underline">
+                Your workspaces
+              </Link>
+            </>
+          )}
+        </Notice>
+      )}
       <div className="flex flex-wrap justify-end gap-2">
         {buttons}
         <Button type="submit" kind="primary" disabled={busy}>
