@@ -22,7 +22,7 @@ OLD_NAMES: Mapping[str, Network] = {"proxy": "hosts", "full": "host"}
 WORDS: Mapping[Network, str] = {
     "none": "nothing",
     "hosts": "the hosts that its template lists, and nothing else",
-    "public": "every public host, but nothing of the server's machine and of private networks",
+    "public": "the internet, but neither the server's machine nor private networks",
     "host": "every host that the machine can reach, including its localhost and private networks",
 }
 
