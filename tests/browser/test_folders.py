@@ -149,7 +149,7 @@ def test_hostile_names_stay_in_their_rows_and_are_found(ada: Visitor, visit: Vis
     for folder in made:
         ada.ask("PATCH", f"/chats/{chat['id']}", {"folder_id": folder["id"]})
         page.goto(f"{ada.url}/?folder={folder['id']}")
-        expect(page.get_by_role("list", name="Active filters")).to_have_text(folder["name"])
+        expect(page.get_by_role("list", name="Active filters")).to_have_text(f"Folder: {folder['name']}")
         expect(page.get_by_role("link", name=re.compile("In a folder"))).to_be_visible()
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert damage(page) == []
@@ -199,7 +199,7 @@ def test_folders_work_on_a_phone(ada: Visitor, visit: Visit, script: ModelScript
     expect(pocket).to_contain_text("1")
     assert phone.violations() == []
     pocket.tap()
-    expect(page.get_by_role("list", name="Active filters")).to_have_text("Pocket")
+    expect(page.get_by_role("list", name="Active filters")).to_have_text("Folder: Pocket")
     expect(pocket).to_have_attribute("aria-pressed", "true")
     expect(page.get_by_role("link", name=re.compile("Moved by thumb"))).to_be_visible()
     clear(ada)

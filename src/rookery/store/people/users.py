@@ -295,7 +295,7 @@ async def list_users(
 async def search_directory(conn: Connection, q: str) -> list[PublicUser]:
     """Return active users whose name or username contains this text, and the one with exactly this email address.
 
-    A part of an address finds nobody, so that addresses cannot be discovered.
+    A part of an address finds no user, so that addresses cannot be guessed step by step.
     """
     if len(q.strip()) < MIN_DIRECTORY_CHARS:
         raise InvalidInput("q", f"Type at least {MIN_DIRECTORY_CHARS} characters of a name.")
