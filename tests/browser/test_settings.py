@@ -257,3 +257,37 @@ def push(admin: Visitor, name: str, sandbox: str) -> None:
         entry.size = len(manifest)
         archive.addfile(entry, io.BytesIO(manifest))
     admin.ask("PUT", f"/templates/{name}", packed.getvalue())
+
+
+def test_a_page_of_the_settings_starts_at_its_beginning(ada: Visitor) -> None:
+    page = ada.go("/settings/profile")
+    ada.page.set_viewport_size({"width": 1280, "height": 500})
+    menu = page.get_by_role("navigation", name="Settings")
+
+    menu.get_by_role("link", name="Workspaces", exact=True).click()
+
+    expect(page.get_by_role("heading", level=1, name="Workspaces")).to_be_in_viewport()
+    expect(page.get_by_role("heading", name="Templates")).to_be_in_viewport()
+
+
+def test_dialog_of_a_new_model_starts_at_the_first_empty_field(ada: Visitor) -> None:
+    page = ada.go("/settings/models")
+    providers = ada.ask("GET", "/providers")["items"]
+    page.get_by_role("button", name="Add model").click()
+    dialog = page.get_by_role("dialog", name="Add model")
+
+    first = dialog.get_by_label("Model") if len(providers) == 1 else dialog.get_by_label("Provider")
+    expect(first).to_be_focused()
+
+
+def test_menu_of_a_chat_says_where_recording_is_switched_on(ada: Visitor, script: ModelScript) -> None:
+    ada.ask("PUT", "/settings/debug", {"allow_users": False})
+    ada.chat("say hello", title="Without records", model_config_id=script.config(ada))
+    page = ada.go("/")
+    page.get_by_role("button", name="Actions for Without records", exact=True).click()
+    page.get_by_role("menuitem", name="Debug records").click()
+    dialog = page.get_by_role("dialog", name="Debug records")
+
+    expect(dialog).to_contain_text("Recording is off on this server.")
+    dialog.get_by_role("link", name="Settings, Debug records").click()
+    expect(page.get_by_role("heading", level=1, name="Debug records")).to_be_visible()
