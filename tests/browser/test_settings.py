@@ -272,7 +272,7 @@ def test_a_page_of_the_settings_starts_at_its_beginning(ada: Visitor) -> None:
 
 def test_dialog_of_a_new_model_starts_at_the_first_empty_field(ada: Visitor) -> None:
     page = ada.go("/settings/models")
-    providers = ada.ask("GET", "/providers")["items"]
+    providers = ada.ask("GET", "/model-providers")["items"]
     page.get_by_role("button", name="Add model").click()
     dialog = page.get_by_role("dialog", name="Add model")
 
