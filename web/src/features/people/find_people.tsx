@@ -1,9 +1,12 @@
 /** A search for people of this server, by name or username. */
-import { useQuery } from "@tanstack/react-query";
+import { queryOptions, useQuery } from "@tanstack/react-query";
 import { useState } from "react";
+import { sentence } from "@/api/errors";
 import { get } from "@/api/http";
 import type { ItemsOfPublicUser } from "@/api/types.gen";
+import { queryClient } from "@/state/queries";
 import { TextField } from "@/ui/field";
+import { toast } from "@/ui/toast";
 
 interface Props {
   label?: string;
@@ -15,11 +18,12 @@ interface Props {
 export function FindPeople({ label = "Add people", known, onPick }: Props) {
   const [typed, setTyped] = useState("");
   const wanted = typed.trim();
-  const { data } = useQuery({
+  const isLong = wanted.length >= 2;
+  const query = queryOptions({
     queryKey: ["directory", wanted],
     queryFn: () => get<ItemsOfPublicUser>("/users/directory", { q: wanted }),
-    enabled: wanted.length >= 2,
   });
+  const { data } = useQuery({ ...query, enabled: isLong });
   const found = (data?.items ?? []).filter((one) => !known.includes(one.id));
   const pick = (id: string) => {
     setTyped("");
@@ -36,7 +40,15 @@ export function FindPeople({ label = "Add people", known, onPick }: Props) {
         onKeyDown={(event) => {
           if (event.key !== "Enter" || event.nativeEvent.isComposing) return;
           event.preventDefault();
-          if (found[0]) pick(found[0].id);
+          if (!isLong) return;
+          // Waits for the answer, because Enter is often pressed before it.
+          void queryClient
+            .ensureQueryData(query)
+            .then(({ items }) => {
+              const first = items.find((one) => !known.includes(one.id));
+              if (first) pick(first.id);
+            })
+            .catch((error: unknown) => toast(sentence(error), { kind: "error" }));
         }}
       />
       <ul className="mt-1 flex flex-col empty:hidden">
@@ -52,9 +64,7 @@ export function FindPeople({ label = "Add people", known, onPick }: Props) {
           </li>
         ))}
       </ul>
-      {wanted.length >= 2 && data && found.length === 0 && (
-        <p className="mt-1 text-small text-muted">No users found.</p>
-      )}
+      {isLong && data && found.length === 0 && <p className="mt-1 text-small text-muted">No users found.</p>}
     </div>
   );
 }

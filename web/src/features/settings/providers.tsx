@@ -262,7 +262,7 @@ function ProviderDialog({ provider, onClose }: { provider: ProviderView | null; 
           />
         )}
         <TextField label="Name" hint="Lowercase letters, digits and hyphens." {...text("name")} />
-        <TextField label="Shown as" {...text("display_name")} />
+        <TextField label="Shown as (optional)" {...text("display_name")} />
         <TextField label="Base URL" placeholder="The provider's own" {...text("base_url")} />
         <TextField
           label="API key"
