@@ -4,13 +4,15 @@ import { isStatus, sentence } from "@/api/errors";
 import { HomeLink, NotFoundPage, Problem } from "@/app/problem_page";
 import { ConversationPage } from "@/features/conversation/conversation_page";
 import { withFile } from "@/features/conversation/open_file";
-import { ReasonPage } from "@/features/conversation/reason_page";
 import { ChatHeader } from "@/features/header/chat_header";
 import { LiveDot } from "@/features/header/live_dot";
 import { useChat, useMe } from "@/state/queries";
 import { Button } from "@/ui/button";
 import { lazyPart } from "@/ui/lazy_part";
 import { isMac } from "@/ui/modifier_key";
+
+// Only for administrators.
+const ReasonPage = lazyPart(async () => (await import("@/features/conversation/reason_page")).ReasonPage);
 
 const Panel = lazyPart(async () => (await import("@/features/panel/panel")).Panel);
 
@@ -46,7 +48,12 @@ export function ChatPage() {
   });
 
   if (isStatus(chat.error, 404, 400)) return <NotFoundPage />;
-  if (isStatus(chat.error, 403) && me?.role === "admin") return <ReasonPage key={id} chatId={id} />;
+  if (isStatus(chat.error, 403) && me?.role === "admin")
+    return (
+      <Suspense>
+        <ReasonPage key={id} chatId={id} />
+      </Suspense>
+    );
   if (chat.error && !chat.data) {
     return (
       <Problem title="The chat could not be loaded" text={sentence(chat.error)}>

@@ -37,7 +37,6 @@ import { Button } from "@/ui/button";
 import { OptionList } from "@/ui/combobox";
 import { cx } from "@/ui/cx";
 import { toast } from "@/ui/toast";
-import { limitFor, shrink } from "./image_scaling";
 import { useHistory } from "./message_history";
 
 /** Methods of the composer for other components. */
@@ -118,6 +117,7 @@ export function Composer(props: Props) {
   const addFiles = (chosen: File[]) => {
     void (async () => {
       for (const file of chosen) {
+        const { limitFor, shrink } = await import("./image_scaling");
         const limit = limitFor(providerType);
         const small = await shrink(file, limit);
         if (small) attachments.add(small, small === file ? file.name : file.name.replace(/\.\w+$/, ".webp"));

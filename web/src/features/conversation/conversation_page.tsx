@@ -22,10 +22,10 @@ import { cx } from "@/ui/cx";
 import { lazyPart } from "@/ui/lazy_part";
 import { toast } from "@/ui/toast";
 import { type Conversation, ConversationContext } from "./chat_context";
-import { exportChat } from "./chat_export";
 import { ConnectionBanner } from "./connection_banner";
-import { PrintSheet } from "./print_view";
 
+// Loaded after the page, so that the print command of the browser finds it.
+const PrintSheet = lazyPart(async () => (await import("./print_view")).PrintSheet);
 // Loaded with the first running turn, because only messages to a busy chat are queued.
 const Queue = lazyPart(async () => (await import("@/features/composer/queued_messages")).Queue);
 // Loaded with the first subagent.
@@ -167,8 +167,11 @@ function ConversationView({ session, target }: { session: ChatSession; target: n
     else if (name === "debug") {
       if (hasDebug) goToDebug({ run: null, step: null });
       else toast("Model calls of this chat are not recorded.");
-    } else if (name === "export") exportChat(session, chat?.title ?? "chat", "markdown").catch(showError);
-    else if (name === "title") {
+    } else if (name === "export") {
+      import("./chat_export")
+        .then(({ exportChat }) => exportChat(session, chat?.title ?? "chat", "markdown"))
+        .catch(showError);
+    } else if (name === "title") {
       proposeTitle(chatId)
         .then(({ title }) => patch({ title }))
         .catch(showError);
@@ -205,7 +208,9 @@ function ConversationView({ session, target }: { session: ChatSession; target: n
           composer.current?.addFiles([...event.dataTransfer.files]);
         }}
       >
-        <PrintSheet session={session} chat={chat} />
+        <Suspense>
+          <PrintSheet session={session} chat={chat} />
+        </Suspense>
         <Timeline session={session} target={target} dimFrom={editing?.kind === "message" ? editing.message.id : null} />
         <div className={cx("mx-auto w-full px-4 pt-1 pb-[max(1rem,env(safe-area-inset-bottom))]", width)}>
           <ConnectionBanner session={session} />

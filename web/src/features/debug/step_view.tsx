@@ -184,7 +184,7 @@ function StepTabs({ chat, run, step, summary, wanted }: TabsProps) {
     { id: "tools", label: `Tools ${tools.length}`, content: <Tools tools={tools} wanted={wanted} /> },
     { id: "options", label: `Options ${options.length}`, content: <Options options={options} /> },
     { id: "usage", label: "Usage", content: <UsageTab step={summary} /> },
-    // The offline model sends no HTTP requests.
+    // The offline model sends no HTTP requests, and those of a chat that is not recorded are not kept.
     ...(summary.attempts.length > 0
       ? [
           {

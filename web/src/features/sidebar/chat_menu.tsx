@@ -21,8 +21,6 @@ import {
 import { sentence } from "@/api/errors";
 import type { ChatView } from "@/api/types.gen";
 import { isBusy } from "@/chat/sidebar_list";
-import { exportChat } from "@/features/conversation/chat_export";
-import { printChat } from "@/features/conversation/print_view";
 import { openFind } from "@/features/timeline/find_shortcut";
 import { pinnedChats } from "@/state/chat_list";
 import { chatSession } from "@/state/chat_sessions";
@@ -77,7 +75,7 @@ export function chatMenu(chat: ChatView): MenuEntry[] {
     location.pathname === `/c/${chat.id}` && {
       label: "Print",
       icon: <Printer />,
-      onSelect: () => void printChat(chatSession(chat.id)),
+      onSelect: () => void print(chat),
     },
     { label: "Copy link", icon: <LinkIcon />, onSelect: () => void copyLink(chat) },
     !chat.has_unread && { label: "Mark as unread", icon: <MailOpen />, onSelect: () => void markUnread(chat) },
@@ -85,8 +83,18 @@ export function chatMenu(chat: ChatView): MenuEntry[] {
   ];
 }
 
+async function print(chat: ChatView): Promise<void> {
+  try {
+    const { printChat } = await import("@/features/conversation/print_view");
+    await printChat(chatSession(chat.id));
+  } catch (error) {
+    toast(sentence(error), { kind: "error" });
+  }
+}
+
 async function download(chat: ChatView, format: "markdown" | "json"): Promise<void> {
   try {
+    const { exportChat } = await import("@/features/conversation/chat_export");
     await exportChat(chatSession(chat.id), chat.title, format);
   } catch (error) {
     toast(sentence(error), { kind: "error" });
