@@ -54,7 +54,7 @@ def _is_answer(event: dict[str, Any]) -> bool:
     An answer that is committed before its parts were shown arrives only as a message.
     """
     is_message = event["type"] == "message" and event["message"]["role"] == "assistant"
-    return is_message or event["type"] == "message_part"
+    return bool(is_message or event["type"] == "message_part")
 
 
 class Clients:

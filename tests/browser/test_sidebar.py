@@ -102,10 +102,14 @@ def test_list_that_covers_a_phone_closes_by_its_button_and_by_escape(visit: Visi
     phone = visit("ada", viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
     page = phone.go("/")
     chats, box = page.get_by_role("navigation", name="Chats"), page.get_by_role("textbox", name="Message")
-    for close in (
-        lambda: page.get_by_role("button", name="Close the list").tap(),
-        lambda: page.keyboard.press("Escape"),
-    ):
+
+    def tap_close() -> None:
+        page.get_by_role("button", name="Close the list").tap()
+
+    def press_escape() -> None:
+        page.keyboard.press("Escape")
+
+    for close in (tap_close, press_escape):
         page.get_by_role("button", name="Chats", exact=True).tap()
         expect(chats).to_be_visible()
         expect(box).to_be_hidden()
