@@ -32,6 +32,7 @@ def test_enter_queues_and_control_enter_steers_into_the_running_turn(ada: Visito
     box = page.get_by_role("textbox", name="Message")
     box.fill("and then rest")
     box.press("Enter")
+    expect(queued(page)).to_have_count(1)
     box.fill("use the red one")
     box.press("Control+Enter")
     rows = queued(page)

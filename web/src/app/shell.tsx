@@ -2,7 +2,6 @@ import { type CSSProperties, Suspense, useEffect } from "react";
 import { Outlet, useLocation, useNavigate } from "react-router";
 import { useStore } from "zustand";
 import { useNotifications } from "@/app/notifications";
-import { Shortcuts } from "@/app/shortcuts";
 import { SkipLinks } from "@/app/skip_links";
 import { Sidebar } from "@/features/sidebar/sidebar";
 import { layout, setLayout } from "@/state/diff_layout";
@@ -17,6 +16,7 @@ import { usePageTitle } from "./page_title";
 const Banners = lazyPart(async () => (await import("@/app/banners")).Banners);
 // Rendered with the page, so that it is loaded right after it and not when it is opened.
 const Palette = lazyPart(async () => (await import("@/features/palette/palette")).Palette);
+const Shortcuts = lazyPart(async () => (await import("@/app/shortcuts")).Shortcuts);
 const SignInDialog = lazyPart(async () => (await import("@/features/login/sign_in_dialog")).SignInDialog);
 
 /** The layout of all pages for signed-in users: the chat list, the page, and dialogs and banners. */
@@ -68,8 +68,8 @@ export function Shell() {
       </div>
       <Suspense>
         <Palette />
+        <Shortcuts />
       </Suspense>
-      <Shortcuts />
       <SignInAgain />
     </div>
   );
