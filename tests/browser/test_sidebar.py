@@ -118,21 +118,19 @@ def test_list_that_covers_a_phone_closes_by_its_button_and_by_escape(visit: Visi
         expect(box).to_be_visible()
 
 
-def test_a_chat_is_shared_by_a_whole_address_and_enter_and_is_marked(
-    ada: Visitor, visit: Visit, script: ModelScript
-) -> None:
-    visit("ben")
-    address = next(one["email"] for one in ada.ask("GET", "/users")["items"] if one["username"] == "ben")
-    chat = ada.chat("say hello", title="Read by Ben", model_config_id=script.config(ada))
+def test_a_chat_is_shared_by_a_whole_address_and_enter_and_is_marked(ada: Visitor, script: ModelScript) -> None:
+    address = "nora@example.org"
+    ada.ask("POST", "/users", {"email": address, "username": "nora", "password": PASSWORD})
+    chat = ada.chat("say hello", title="Read by Nora", model_config_id=script.config(ada))
     page = ada.go(f"/c/{chat['id']}")
     page.get_by_role("button", name="Share", exact=True).click()
     dialog = page.get_by_role("dialog", name="Share")
 
     dialog.get_by_label("Add people").fill(address)
     dialog.get_by_label("Add people").press("Enter")
-    expect(dialog.get_by_role("button", name="Remove ben")).to_be_visible()
+    expect(dialog.get_by_role("button", name="Remove nora")).to_be_visible()
     dialog.get_by_role("button", name="Done").click()
 
     expect(page.locator("header").get_by_text("Shared", exact=True)).to_be_visible()
-    row = page.get_by_role("navigation", name="Chats").get_by_role("link", name=re.compile("Read by Ben"))
+    row = page.get_by_role("navigation", name="Chats").get_by_role("link", name=re.compile("Read by Nora"))
     expect(row.get_by_role("img", name="Shared")).to_be_visible()
