@@ -41,7 +41,7 @@ from rookery.debug.recording_policy import Recording
 from rookery.debug.writer import MAX_BYTES, MAX_OPERATIONS
 from rookery.debug.writer_operations import Operation
 from rookery.domain.chat.messages import ChatId, Role
-from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptText
+from rookery.domain.chat.model_prompt import Prompt, PromptMessage, PromptText
 from rookery.llm.http import HttpClient, HttpStream
 from rookery.llm.types import Call, Finish, FinishReason, StreamPart, TextDelta, Usage, Wire
 from rookery.runtime.clock import SystemClock

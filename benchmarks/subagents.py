@@ -28,7 +28,7 @@ from benchmarks.agent_loop import claim, own_database
 
 from rookery.domain.access.rights import OwnerActor
 from rookery.domain.chat.messages import ChatId
-from rookery.domain.chat.prompt_parts import PromptCall
+from rookery.domain.chat.model_prompt import PromptCall
 from rookery.domain.chat.states import Status
 from rookery.llm.scripted import CallTool, Say, Step
 from rookery.llm.types import Call

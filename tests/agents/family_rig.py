@@ -13,7 +13,7 @@ from rookery.agents.subagent_kinds import KindCatalog
 from rookery.agents.subagent_operations import FamilyServices
 from rookery.agents.subagent_tools import SubagentTools
 from rookery.domain.chat.messages import ChatId
-from rookery.domain.chat.prompt_parts import PromptResult, PromptText
+from rookery.domain.chat.model_prompt import PromptResult, PromptText
 from rookery.domain.chat.system_blocks import Mode
 from rookery.llm.scripted import Say, Step
 from rookery.llm.types import Call, Purpose

@@ -14,7 +14,7 @@ from rookery.agents.advisor import DEADLINE_SECONDS
 from rookery.domain.chat import parts
 from rookery.domain.chat.advisor_prompt import INSTRUCTIONS
 from rookery.domain.chat.messages import ChatId, NewMessage, Role
-from rookery.domain.chat.prompt_parts import PromptCall, PromptResult
+from rookery.domain.chat.model_prompt import PromptCall, PromptResult
 from rookery.domain.chat.states import Status
 from rookery.domain.models.options import ProviderType
 from rookery.live.part_buffer import EpisodeKey, EpisodeNotFound

@@ -18,8 +18,8 @@ from rookery.agents.subagent_operations import WAIT_GRACE_SECONDS
 from rookery.domain.access.rights import OwnerActor
 from rookery.domain.chat.errors import TransitionNotAllowed
 from rookery.domain.chat.messages import ChatId, Effort, NewMessage, NewQueuedMessage, Role
+from rookery.domain.chat.model_prompt import PromptCall, PromptResult
 from rookery.domain.chat.parts import Text
-from rookery.domain.chat.prompt_parts import PromptCall, PromptResult
 from rookery.domain.chat.states import Status
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.live.part_buffer import EpisodeKey

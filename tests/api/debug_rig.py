@@ -16,7 +16,7 @@ from rookery.debug.normalization import PromptHashes, ResponseCollector, share_p
 from rookery.debug.recorded_http import AttemptRecord, body_meta, redact_attempt
 from rookery.debug.redaction import CapturedBody, Redactor
 from rookery.domain.chat.messages import ChatId, Role
-from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptText
+from rookery.domain.chat.model_prompt import Prompt, PromptMessage, PromptText
 from rookery.llm.types import Call, Finish, FinishReason, StreamPart, TextDelta, Tool, Usage
 from rookery.store.debug import attempts, runs, steps
 from rookery.store.debug.attempts import NewAttempt

@@ -8,7 +8,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from rookery.api.origins import Origins
+from rookery.api.host_and_origin import Origins
 from rookery.domain.access.rights import Role, Scope
 from tests.api.api_rig import PASSWORD, ApiRig, Person
 from tests.api.more_servers import credentials, log_in, open_door, session_cookie

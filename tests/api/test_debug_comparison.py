@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from rookery.domain.chat.messages import Effort, Role
-from rookery.domain.chat.prompt_parts import Prompt, PromptCall, PromptMessage, PromptResult, PromptText
+from rookery.domain.chat.model_prompt import Prompt, PromptCall, PromptMessage, PromptResult, PromptText
 from rookery.llm.types import Call, Tool, Usage
 from tests.api.api_rig import ApiRig, Person
 from tests.api.chat_rig import CHATS, ChatRig

@@ -7,7 +7,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from rookery.api.origins import Origins
+from rookery.api.host_and_origin import Origins
 from tests.api.api_rig import PASSWORD, ApiRig, Person
 from tests.api.more_servers import credentials, log_in, open_door
 from tests.eventually import until

@@ -9,7 +9,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import Message
 
 from rookery.api.errors import ApiError
-from rookery.api.request_parameters import Parameters
+from rookery.api.handler_parameters import Parameters
 from rookery.api.routes import PREFIX, Endpoint, Route, Routes, RouteTable
 
 

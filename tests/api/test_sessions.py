@@ -10,7 +10,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 from websockets.typing import Origin, Subprotocol
 
-from rookery.api.origins import Origins
+from rookery.api.host_and_origin import Origins
 from rookery.api.rate_limits import Limit, RateLimits
 from rookery.domain.access.rights import Role
 from rookery.store.people import credentials as secrets

@@ -17,7 +17,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosedError, InvalidStatus
 from websockets.typing import Origin, Subprotocol
 
-from rookery.api.origins import Origins
+from rookery.api.host_and_origin import Origins
 from rookery.domain.access.rights import Role, Scope
 from rookery.store.db.hints import AccessHint
 from rookery.store.db.pool import Connection

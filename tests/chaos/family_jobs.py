@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 from rookery.domain.chat.messages import Role
-from rookery.domain.chat.prompt_parts import Prompt, PromptCall, PromptResult
+from rookery.domain.chat.model_prompt import Prompt, PromptCall, PromptResult
 from rookery.llm.scripted import CallTool, Fail, Say, Step, Wait, text_of
 from rookery.llm.types import Call, ErrorKind, Purpose
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from rookery.domain.chat.messages import Role
-from rookery.domain.chat.prompt_parts import PromptResult
+from rookery.domain.chat.model_prompt import PromptResult
 from rookery.llm.scripted import CallTool, Say, Step, text_of
 from rookery.llm.types import Call, Purpose
 

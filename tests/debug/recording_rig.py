@@ -16,7 +16,7 @@ from rookery.debug.recorder import Limits, ModelFacts, Recorder, Run, RunFacts
 from rookery.debug.redaction import Redactor
 from rookery.debug.writer import Writer
 from rookery.domain.chat.messages import ChatId, Role
-from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptText
+from rookery.domain.chat.model_prompt import Prompt, PromptMessage, PromptText
 from rookery.domain.chat.states import State
 from rookery.llm.types import Call
 from rookery.runtime.clock import Clock, SystemClock

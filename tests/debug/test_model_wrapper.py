@@ -14,7 +14,7 @@ from rookery.debug.call_scope import RecordedScope, RunScope
 from rookery.debug.current_run import current_step
 from rookery.debug.model_wrapper import RecordedModel
 from rookery.debug.recorder import RecordedCall, Run, Step
-from rookery.domain.chat.prompt_parts import Prompt
+from rookery.domain.chat.model_prompt import Prompt
 from rookery.llm.complete_answers import generate
 from rookery.llm.errors import CallFailed
 from rookery.llm.types import (

@@ -27,9 +27,9 @@ from rookery.debug.normalization import (
     share_prefix,
 )
 from rookery.debug.redaction import Redactor
-from rookery.domain.chat import prompt_parts
+from rookery.domain.chat import model_prompt
 from rookery.domain.chat.messages import Effort, Role
-from rookery.domain.chat.prompt_parts import (
+from rookery.domain.chat.model_prompt import (
     Prompt,
     PromptCall,
     PromptFile,
@@ -222,7 +222,7 @@ OUTSIDE = {"Thinking", "Capabilities"}
 def structs() -> dict[str, type[msgspec.Struct]]:
     return {
         name: value
-        for module in (llm, prompt_parts)
+        for module in (llm, model_prompt)
         for name, value in vars(module).items()
         if inspect.isclass(value) and issubclass(value, msgspec.Struct) and value.__module__ == module.__name__
     }

@@ -12,7 +12,7 @@ import pytest
 
 from rookery.debug.recorded_http import StoredAttempt
 from rookery.debug.redaction import BODY_BYTES, MAX_JSON_BYTES, TAIL_BYTES
-from rookery.domain.chat.prompt_parts import Prompt
+from rookery.domain.chat.model_prompt import Prompt
 from rookery.llm.errors import TransportError
 from rookery.llm.http import HttpClients, HttpStream
 from rookery.llm.types import Finish, StreamError, StreamPart, Tool

@@ -18,7 +18,7 @@ from rookery.domain.access.rights import Role
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.messages import Role as MessageRole
-from rookery.domain.chat.prompt_parts import (
+from rookery.domain.chat.model_prompt import (
     Prompt,
     PromptCall,
     PromptFile,

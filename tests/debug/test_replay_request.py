@@ -13,7 +13,7 @@ from rookery.debug.normalization import Prefix, PromptHashes
 from rookery.debug.redaction import Redactor
 from rookery.debug.replay_request import Incomplete, ReplayRequest
 from rookery.domain.chat.messages import Effort, Role
-from rookery.domain.chat.prompt_parts import (
+from rookery.domain.chat.model_prompt import (
     Prompt,
     PromptCall,
     PromptFile,

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from rookery.debug import trace_content
 from rookery.debug.trace_content import TraceContent
 from rookery.domain.chat.messages import Role
-from rookery.domain.chat.parts import Reasoning, Text, ToolCall
-from rookery.domain.chat.prompt_parts import (
+from rookery.domain.chat.model_prompt import (
     Prompt,
     PromptCall,
     PromptFile,
@@ -23,6 +22,7 @@ from rookery.domain.chat.prompt_parts import (
     PromptResult,
     PromptText,
 )
+from rookery.domain.chat.parts import Reasoning, Text, ToolCall
 from rookery.llm.types import Call, FinishReason
 from rookery.telemetry.redaction import SecretRegistry
 from rookery.telemetry.tracing import names

@@ -12,8 +12,8 @@ from rookery.debug.call_scope import CallFacts
 from rookery.debug.recorder import Limits
 from rookery.debug.stats import DebugStats, Dropped
 from rookery.debug.turns_kept_for_errors import MAX_CALLS, KeptTurn, KeptTurns
+from rookery.domain.chat.model_prompt import Prompt
 from rookery.domain.chat.parts import Text, ToolCall
-from rookery.domain.chat.prompt_parts import Prompt
 from rookery.llm.errors import CallFailed
 from rookery.llm.types import ErrorKind, FinishReason, ProviderError, Usage
 from rookery.store.debug.record_rows import RunStatus

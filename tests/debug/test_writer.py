@@ -23,7 +23,7 @@ from rookery.debug.recorder import Limits, Run, Step, cut_label, new_id
 from rookery.debug.redaction import CapturedBody, Redactor
 from rookery.debug.stats import Dropped, Result
 from rookery.debug.writer import AWAY_SECONDS, OPERATION_SECONDS, RECONNECT_SECONDS
-from rookery.domain.chat.prompt_parts import Prompt
+from rookery.domain.chat.model_prompt import Prompt
 from rookery.llm.types import ErrorKind, Finish, FinishReason, ProviderError, TextDelta, Tool, ToolCall, Usage
 from rookery.runtime.clock import SystemClock
 from rookery.store.db.hints import MiscHint

@@ -17,7 +17,7 @@ from rookery.demo import guide as guides
 from rookery.demo.guide_requests import understand
 from rookery.domain.chat import submitted_content
 from rookery.domain.chat.messages import Role
-from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptText
+from rookery.domain.chat.model_prompt import Prompt, PromptMessage, PromptText
 from rookery.llm.types import Call, Purpose, TextDelta, ToolCall
 from rookery.models.connector import default_scripts
 from tests.llm.test_scripted import asking, calls_of, message, play, round_trip, text_of

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from rookery.domain.chat.messages import Effort
-from rookery.domain.chat.prompt_parts import Prompt
+from rookery.domain.chat.model_prompt import Prompt
 from rookery.llm.anthropic.wire import AnthropicFormat
 from rookery.llm.types import (
     Call,

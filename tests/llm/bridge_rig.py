@@ -19,7 +19,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
 
 from rookery.domain.chat.messages import Role
-from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptPart, PromptText
+from rookery.domain.chat.model_prompt import Prompt, PromptMessage, PromptPart, PromptText
 from rookery.llm.bridge.factory import BridgeClients, bridge_model
 from rookery.llm.bridge.model import BridgeModel
 from rookery.llm.types import (

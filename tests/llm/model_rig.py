@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 from rookery.domain.chat.messages import Role
-from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptText
+from rookery.domain.chat.model_prompt import Prompt, PromptMessage, PromptText
 from rookery.llm.http import HttpClients
 from rookery.llm.types import (
     Call,

@@ -10,7 +10,7 @@ import pytest
 from msgspec import Raw
 
 from rookery.domain.chat.messages import Effort
-from rookery.domain.chat.prompt_parts import Prompt, PromptCall, PromptFile, PromptReasoning, PromptResult, PromptText
+from rookery.domain.chat.model_prompt import Prompt, PromptCall, PromptFile, PromptReasoning, PromptResult, PromptText
 from rookery.llm.anthropic.wire import AnthropicFormat, AnthropicOptions
 from rookery.llm.types import (
     Call,

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from rookery.domain.chat.prompt_parts import PromptCall
+from rookery.domain.chat.model_prompt import PromptCall
 from rookery.llm.anthropic.stream import STOP_REASONS, AnthropicFold
 from rookery.llm.types import (
     ErrorKind,

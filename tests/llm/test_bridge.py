@@ -79,7 +79,7 @@ def test_missing_library_is_told_with_the_extra_to_install() -> None:
         sys.modules["pydantic_ai"] = None  # as if it were not installed
         from rookery.llm.bridge.factory import bridge_model
         from rookery.llm.types import Call, Capabilities
-        from rookery.domain.chat.prompt_parts import Prompt
+        from rookery.domain.chat.model_prompt import Prompt
         model = bridge_model(provider_id=UUID(int=1), provider_type="google", provider_name="Gemini", model="gemini-3",
                              caps=Capabilities(), key=None)
         async def main():
@@ -102,7 +102,7 @@ def test_missing_package_of_a_provider_is_told() -> None:
         sys.modules["openai"] = None
         from rookery.llm.bridge.factory import bridge_model
         from rookery.llm.types import Call, Capabilities
-        from rookery.domain.chat.prompt_parts import Prompt
+        from rookery.domain.chat.model_prompt import Prompt
         model = bridge_model(provider_id=UUID(int=1), provider_type="bridge", provider_name="Deep", model="deepseek:x",
                              caps=Capabilities(), key=None)
         async def main():

@@ -29,7 +29,7 @@ from pydantic_ai.exceptions import (
 )
 
 from rookery.domain.chat.messages import Role
-from rookery.domain.chat.prompt_parts import PromptReasoning, PromptText
+from rookery.domain.chat.model_prompt import PromptReasoning, PromptText
 from rookery.llm.types import ErrorKind, ProviderError, ReplayFault, ResponseStarted, TextDelta
 from tests.llm.bridge_rig import (
     HELLO,

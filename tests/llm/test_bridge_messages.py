@@ -27,7 +27,7 @@ from pydantic_ai.messages import (
 from pydantic_ai.profiles import ModelProfile
 
 from rookery.domain.chat.messages import Role
-from rookery.domain.chat.prompt_parts import (
+from rookery.domain.chat.model_prompt import (
     PromptCall,
     PromptFile,
     PromptMedia,

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from rookery.domain.chat.messages import Effort, Role
-from rookery.domain.chat.prompt_parts import PromptCall, PromptReasoning, PromptResult, PromptText
+from rookery.domain.chat.model_prompt import PromptCall, PromptReasoning, PromptResult, PromptText
 from rookery.llm.bridge.factory import BridgeClients
 from rookery.llm.complete_answers import generate
 from rookery.llm.types import (

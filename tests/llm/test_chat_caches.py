@@ -14,9 +14,9 @@ from msgspec import Raw
 
 from rookery.domain.chat import parts, prompt
 from rookery.domain.chat.messages import Role, StepFigures
+from rookery.domain.chat.model_prompt import Prompt, PromptCall, sum_sizes
 from rookery.domain.chat.parts import File, Part, Reasoning, Text
 from rookery.domain.chat.prompt import PromptBuilder, PromptRow
-from rookery.domain.chat.prompt_parts import Prompt, PromptCall, sum_sizes
 from rookery.domain.content.attachments import FileRules, ImageTooLarge, StoredFile
 from rookery.llm.anthropic.wire import AnthropicFormat
 from rookery.llm.chat_caches import EncodedRequest, EncodedRequests

@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from rookery.domain.chat.messages import Role
-from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptText
+from rookery.domain.chat.model_prompt import Prompt, PromptMessage, PromptText
 from rookery.llm.complete_answers import add_usage, closed_schema, generate, generate_object, object_name
 from rookery.llm.errors import CallFailed, NoObject, classify
 from rookery.llm.types import (

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from rookery.domain.chat.messages import Effort
-from rookery.domain.chat.prompt_parts import Meta, Prompt, PromptFile, PromptMessage, PromptReasoning
+from rookery.domain.chat.model_prompt import Meta, Prompt, PromptFile, PromptMessage, PromptReasoning
 from rookery.llm.completions.dialects import CompletionsOptions
 from rookery.llm.completions.wire import CompletionsFormat
 from rookery.llm.types import (

@@ -13,7 +13,7 @@ import asyncpg
 import msgspec
 import pytest
 
-from rookery.domain.chat.prompt_parts import Prompt
+from rookery.domain.chat.model_prompt import Prompt
 from rookery.domain.models.options import ProviderOptions
 from rookery.llm import complete_answers
 from rookery.llm.errors import CallFailed

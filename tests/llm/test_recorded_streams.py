@@ -9,13 +9,13 @@ import msgspec
 import pytest
 from openai.types.responses.response_stream_event import ResponseStreamEvent
 
-from rookery.domain.chat.prompt_parts import PromptText
+from rookery.domain.chat.model_prompt import PromptText
 from rookery.llm import errors, wire_model
 from rookery.llm.anthropic.stream import AnthropicFold
 from rookery.llm.completions.stream import CompletionsFold
 from rookery.llm.completions.wire import CompletionsFormat
 from rookery.llm.http import HttpClients
-from rookery.llm.responses import events
+from rookery.llm.responses import event_structs
 from rookery.llm.responses.request import _without_sources
 from rookery.llm.responses.stream import ResponsesFold
 from rookery.llm.types import (
@@ -140,8 +140,8 @@ def test_every_documented_event_is_understood_or_ignored_on_purpose() -> None:
         for kind in typing.get_args(typing.get_args(ResponseStreamEvent)[0])
     }
 
-    assert documented <= events.KNOWN_TYPES | events.IGNORED_TYPES
-    assert not events.KNOWN_TYPES & events.IGNORED_TYPES
+    assert documented <= event_structs.KNOWN_TYPES | event_structs.IGNORED_TYPES
+    assert not event_structs.KNOWN_TYPES & event_structs.IGNORED_TYPES
 
 
 def test_ignored_events_are_not_counted_as_unknown_and_others_are() -> None:

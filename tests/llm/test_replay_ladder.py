@@ -10,7 +10,7 @@ import pytest
 from msgspec import Raw
 
 from rookery.domain.chat.messages import Role
-from rookery.domain.chat.prompt_parts import Prompt, PromptCall, PromptMessage, PromptText
+from rookery.domain.chat.model_prompt import Prompt, PromptCall, PromptMessage, PromptText
 from rookery.llm.http import HttpClients
 from rookery.llm.types import (
     Call,

@@ -11,7 +11,7 @@ import pytest
 from msgspec import Raw
 
 from rookery.domain.chat.messages import Effort, Role
-from rookery.domain.chat.prompt_parts import (
+from rookery.domain.chat.model_prompt import (
     Prompt,
     PromptCall,
     PromptFile,

@@ -11,7 +11,7 @@ from msgspec import Raw
 
 from rookery.demo.guide import guide
 from rookery.domain.chat.messages import Role
-from rookery.domain.chat.prompt_parts import Prompt, PromptCall, PromptMessage, PromptPart, PromptResult, PromptText
+from rookery.domain.chat.model_prompt import Prompt, PromptCall, PromptMessage, PromptPart, PromptResult, PromptText
 from rookery.llm.scripted import (
     CallTool,
     Count,

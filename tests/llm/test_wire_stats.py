@@ -10,7 +10,7 @@ import pytest
 
 from rookery.domain.chat import parts as content
 from rookery.domain.chat.messages import Role
-from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptReasoning, PromptText
+from rookery.domain.chat.model_prompt import Prompt, PromptMessage, PromptReasoning, PromptText
 from rookery.llm.anthropic.wire import AnthropicFormat
 from rookery.llm.chat_caches import ENTRY_BYTES, ReplayMemory
 from rookery.llm.completions.wire import CompletionsFormat

@@ -13,8 +13,8 @@ from msgspec import UNSET
 
 from rookery.domain.chat import parts
 from rookery.domain.chat.messages import ChatId, Role
+from rookery.domain.chat.model_prompt import Prompt, PromptMessage, PromptText
 from rookery.domain.chat.parts import Part
-from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptText
 from rookery.llm.types import (
     Call,
     Capabilities,

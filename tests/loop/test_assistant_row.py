@@ -10,7 +10,7 @@ from msgspec import Raw
 
 from rookery.domain.chat import parts
 from rookery.domain.chat.messages import Role
-from rookery.domain.chat.prompt_parts import Prompt, PromptCall, PromptMessage, PromptResult, PromptText
+from rookery.domain.chat.model_prompt import Prompt, PromptCall, PromptMessage, PromptResult, PromptText
 from rookery.llm.types import (
     Call,
     Finish,

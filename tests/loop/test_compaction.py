@@ -13,7 +13,7 @@ from rookery.domain.chat import context_overflow, parts, summary_prompt
 from rookery.domain.chat.compaction import LEAD_IN, Assessment, Source, Status
 from rookery.domain.chat.context_overflow import Budget
 from rookery.domain.chat.messages import Role, Visibility
-from rookery.domain.chat.prompt_parts import (
+from rookery.domain.chat.model_prompt import (
     Prompt,
     PromptCall,
     PromptFile,

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from rookery.domain.chat.messages import Effort, Role
-from rookery.domain.chat.prompt_parts import (
+from rookery.domain.chat.model_prompt import (
     Prompt,
     PromptCall,
     PromptMessage,

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from rookery.domain.chat.messages import Effort
-from rookery.domain.chat.prompt_parts import Prompt
+from rookery.domain.chat.model_prompt import Prompt
 from rookery.domain.models.options import ProviderOptions
 from rookery.llm.scripted import Say
 from rookery.llm.types import (

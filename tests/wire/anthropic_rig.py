@@ -16,8 +16,8 @@ from msgspec import Raw
 from rookery.domain.chat import parts as content
 from rookery.domain.chat import prompt as prompts_of
 from rookery.domain.chat.messages import ChatId, Effort, Message, MessageId, Role, StepFigures, Visibility
+from rookery.domain.chat.model_prompt import Prompt
 from rookery.domain.chat.prompt import ModelIdentity, PromptRow
-from rookery.domain.chat.prompt_parts import Prompt
 from rookery.domain.content.attachments import FileRules
 from rookery.llm.anthropic.wire import AnthropicFormat
 from rookery.llm.sse import SseDecoder

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from msgspec import Raw
 
 from rookery.domain.chat.messages import Effort, Role
-from rookery.domain.chat.prompt_parts import (
+from rookery.domain.chat.model_prompt import (
     Meta,
     Prompt,
     PromptCall,

@@ -12,7 +12,7 @@ import openai
 from msgspec import Raw
 
 from rookery.domain.chat.messages import Role
-from rookery.domain.chat.prompt_parts import (
+from rookery.domain.chat.model_prompt import (
     Prompt,
     PromptCall,
     PromptMessage,

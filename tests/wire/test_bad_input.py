@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from rookery.domain.chat.prompt_parts import Prompt
+from rookery.domain.chat.model_prompt import Prompt
 from rookery.llm.types import (
     ErrorKind,
     Finish,

@@ -22,7 +22,7 @@ from openai.types.chat import ChatCompletionChunk
 from pydantic import ValidationError
 
 from rookery.domain.chat.messages import Effort, Role
-from rookery.domain.chat.prompt_parts import Prompt, PromptCall, PromptMessage, PromptPart, PromptReasoning, PromptText
+from rookery.domain.chat.model_prompt import Prompt, PromptCall, PromptMessage, PromptPart, PromptReasoning, PromptText
 from rookery.llm import errors
 from rookery.llm.completions.wire import CompletionsFormat, CompletionsOptions
 from rookery.llm.sse import SseDecoder

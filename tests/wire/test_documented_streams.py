@@ -23,7 +23,7 @@ from openai.types.chat import ChatCompletionChunk
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter, ValidationError
 
-from rookery.domain.chat.prompt_parts import Prompt
+from rookery.domain.chat.model_prompt import Prompt
 from rookery.llm.anthropic.wire import AnthropicFormat
 from rookery.llm.completions.wire import CompletionsFormat, CompletionsOptions
 from rookery.llm.responses.wire import ResponsesFormat

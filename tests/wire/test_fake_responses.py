@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rookery.domain.chat.prompt_parts import Prompt, PromptReasoning
+from rookery.domain.chat.model_prompt import Prompt, PromptReasoning
 from rookery.llm import errors
 from rookery.llm.types import (
     Call,

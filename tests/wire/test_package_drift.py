@@ -33,7 +33,7 @@ from pydantic_ai.profiles.openai import openai_model_profile
 from rookery.domain.chat.messages import Effort
 from rookery.llm.anthropic.stream import STOP_REASONS, AnthropicFold
 from rookery.llm.completions.chunks import Delta
-from rookery.llm.responses import events as responses_events
+from rookery.llm.responses import event_structs as responses_events
 from rookery.llm.types import Capabilities, FinishReason
 from rookery.llm.wire import Event
 from rookery.models import capability_catalog

@@ -10,8 +10,8 @@ from rookery.domain.chat import compaction
 from rookery.domain.chat.compaction import CARRIED_LEAD_IN, LEAD_IN
 from rookery.domain.chat.errors import NothingToCompact, TransitionNotAllowed
 from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.model_prompt import PromptText
 from rookery.domain.chat.parts import ToolCall, ToolResult
-from rookery.domain.chat.prompt_parts import PromptText
 from rookery.domain.chat.states import Status
 from rookery.live.part_buffer import EpisodeKey
 from rookery.llm.scripted import CallTool, Count, Fail, Pause, Say, Script, Step, Wait

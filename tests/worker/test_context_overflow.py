@@ -14,8 +14,8 @@ from msgspec import Raw
 from rookery.domain.chat import context_overflow, parts
 from rookery.domain.chat.compaction import LEAD_IN
 from rookery.domain.chat.messages import ChatId, NewMessage, Role, Visibility
+from rookery.domain.chat.model_prompt import PromptText
 from rookery.domain.chat.parts import File, Text, ToolResult
-from rookery.domain.chat.prompt_parts import PromptText
 from rookery.domain.chat.states import Status
 from rookery.domain.models.context_window import Learned, LearnedFrom
 from rookery.domain.models.options import ProviderType

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from rookery.domain.chat.messages import ChatId, Role
-from rookery.domain.chat.prompt_parts import PromptText
+from rookery.domain.chat.model_prompt import PromptText
 from rookery.domain.chat.states import Status
 from rookery.llm.scripted import CallTool, Fail, Say, Step
 from rookery.llm.types import Call, ErrorKind

@@ -11,9 +11,9 @@ import pytest
 from rookery.domain.chat import approvals
 from rookery.domain.chat.approvals import Answer, Asked, Decision
 from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.model_prompt import PromptText
 from rookery.domain.chat.next_action import EMPTY_NOTICE
 from rookery.domain.chat.open_tool_calls import SubmittedResult
-from rookery.domain.chat.prompt_parts import PromptText
 from rookery.domain.chat.states import Status
 from rookery.llm.scripted import CallTool, Say, Step
 from rookery.llm.types import Call

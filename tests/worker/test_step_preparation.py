@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from rookery.domain.chat import compaction
 from rookery.domain.chat.messages import MessageId, NewMessage, NewQueuedMessage, Role, StepFigures
+from rookery.domain.chat.model_prompt import PromptText
 from rookery.domain.chat.parts import File, Text
 from rookery.domain.chat.prompt import PromptBuilder, PromptRow
-from rookery.domain.chat.prompt_parts import PromptText
 from rookery.domain.chat.states import Status
 from rookery.domain.chat.system_blocks import Mode
 from rookery.domain.chat.transitions import BusyBehavior

@@ -11,8 +11,8 @@ import pytest
 
 from rookery.domain.chat.chat import RetryState
 from rookery.domain.chat.messages import ChatId, Visibility
+from rookery.domain.chat.model_prompt import PromptText
 from rookery.domain.chat.parts import Text, ToolCall, TurnEnd
-from rookery.domain.chat.prompt_parts import PromptText
 from rookery.domain.chat.retry_policy import RetryPolicy
 from rookery.domain.chat.states import State, Status
 from rookery.domain.chat.transitions import BusyBehavior

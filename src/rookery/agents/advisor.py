@@ -22,8 +22,8 @@ from rookery.debug.recorder import ModelFacts
 from rookery.debug.turn_recording import Recordings, child_run
 from rookery.domain.chat import advisor_prompt, history, parts, retry_policy
 from rookery.domain.chat.messages import Effort, Role
+from rookery.domain.chat.model_prompt import Prompt
 from rookery.domain.chat.parts import ContentError, Part, Text, ToolResult
-from rookery.domain.chat.prompt_parts import Prompt
 from rookery.domain.chat.retry_policy import DEFAULT_POLICY, RetryPolicy
 from rookery.domain.chat.system_blocks import Mode
 from rookery.llm.errors import CallFailed, LlmError

@@ -21,7 +21,7 @@ from starlette.websockets import WebSocket
 from rookery.api import cookies, download_links
 from rookery.api.caller import Caller
 from rookery.api.errors import NO_STORE, ApiError, explain, internal
-from rookery.api.origins import host_name, is_loopback
+from rookery.api.host_and_origin import host_name, is_loopback
 from rookery.api.rate_limits import Limit
 from rookery.api.routes import PREFIX
 from rookery.api.services import ApiServices

@@ -18,9 +18,9 @@ from pydantic.json_schema import models_json_schema
 from rookery import __version__
 from rookery.api import headers
 from rookery.api.errors import ErrorBody
+from rookery.api.handler_parameters import Parameters
 from rookery.api.headers import Header
 from rookery.api.request_bodies import Body
-from rookery.api.request_parameters import Parameters
 from rookery.api.routes import PREFIX, Declared, Operation, RouteTable
 from rookery.live.deltas import MessagePart
 from rookery.stream.events import Event

@@ -17,9 +17,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
 from rookery.api.errors import ApiError, explain
+from rookery.api.handler_parameters import Parameters
 from rookery.api.headers import Header
 from rookery.api.request_bodies import Body
-from rookery.api.request_parameters import Parameters
 
 T = TypeVar("T")
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Response]])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import asyncpg
 
-from rookery.api.origins import Origins
+from rookery.api.host_and_origin import Origins
 from rookery.api.rate_limits import RateLimits
 from rookery.api.request_bodies import MAX_BODY_BYTES, READ_SECONDS
 from rookery.api.routers.health import Health

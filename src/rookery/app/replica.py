@@ -21,7 +21,7 @@ from rookery.agents.subagent_kinds import AllKinds
 from rookery.agents.subagent_operations import FamilyServices
 from rookery.agents.subagent_tools import SubagentTools
 from rookery.api.application import create_application
-from rookery.api.origins import Origins
+from rookery.api.host_and_origin import Origins
 from rookery.api.rate_limits import RateLimits
 from rookery.api.services import ApiServices
 from rookery.app import worker_config

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from rookery.debug.redaction import Redactor
-from rookery.domain.chat.prompt_parts import (
+from rookery.domain.chat.model_prompt import (
     PromptCall,
     PromptFile,
     PromptMessage,

@@ -28,7 +28,7 @@ from rookery.debug.redaction import Redactor
 from rookery.debug.replay_request import Incomplete, ReplayRequest
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import ChatId, Effort, Role
-from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptPart, PromptResult, PromptText
+from rookery.domain.chat.model_prompt import Prompt, PromptMessage, PromptPart, PromptResult, PromptText
 from rookery.llm.model_call_span import chat_span
 from rookery.llm.types import (
     Call,

@@ -17,7 +17,7 @@ from msgspec import Raw
 from rookery.debug.normalization import Prefix
 from rookery.debug.redaction import Redactor
 from rookery.domain.chat.messages import Effort, Role
-from rookery.domain.chat.prompt_parts import (
+from rookery.domain.chat.model_prompt import (
     Meta,
     Prompt,
     PromptCall,

@@ -17,8 +17,8 @@ from rookery.debug.normalization import NormalizedPart, normalize_message
 from rookery.debug.redaction import Redactor
 from rookery.domain.chat import parts
 from rookery.domain.chat.messages import Role
+from rookery.domain.chat.model_prompt import PromptCall, PromptMessage, PromptPart, PromptReasoning, PromptText
 from rookery.domain.chat.parts import Part, Reasoning, Text, ToolCall
-from rookery.domain.chat.prompt_parts import PromptCall, PromptMessage, PromptPart, PromptReasoning, PromptText
 from rookery.llm.types import Call, FinishReason
 from rookery.telemetry.redaction import SecretRegistry
 from rookery.telemetry.tracing import names

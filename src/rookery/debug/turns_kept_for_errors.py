@@ -20,8 +20,8 @@ from rookery.debug.redaction import Redactor
 from rookery.debug.stats import DebugStats, Dropped
 from rookery.debug.writer_operations import BASE_BYTES, SeenError
 from rookery.domain.chat import parts
+from rookery.domain.chat.model_prompt import Prompt, sum_sizes
 from rookery.domain.chat.parts import Part
-from rookery.domain.chat.prompt_parts import Prompt, sum_sizes
 from rookery.llm import types as llm
 from rookery.llm.errors import CallFailed
 from rookery.llm.types import Call, FinishReason, LanguageModel, ProviderError, StreamPart, Usage, Wire

@@ -15,7 +15,7 @@ import msgspec
 from rookery.demo import short_texts
 from rookery.demo.guide_requests import Request, field_of, make_tour, plan_for, system_text, understand
 from rookery.domain.chat.messages import Role
-from rookery.domain.chat.prompt_parts import Prompt, PromptCall, PromptResult
+from rookery.domain.chat.model_prompt import Prompt, PromptCall, PromptResult
 from rookery.llm.scripted import CallTool, Say, Step, Think, all_parts, last_user_text, results_since_user, text_of
 from rookery.llm.types import Call, Purpose
 

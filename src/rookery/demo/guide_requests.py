@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from rookery.domain.chat.messages import Role
-from rookery.domain.chat.prompt_parts import Prompt, PromptResult
+from rookery.domain.chat.model_prompt import Prompt, PromptResult
 from rookery.llm.scripted import CallTool, text_of
 
 HOME = "/home/agent"

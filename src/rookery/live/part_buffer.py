@@ -6,7 +6,7 @@ committed. The creator of an episode must close it; open episodes are never drop
 
 Deltas that can be merged share one number. The first delta of a block, and the first after a tick without text, is
 published immediately; the deltas after it are collected until the next tick. This keeps episodes small and tokens
-cheap, see benchmarks/part_buffer.py.
+cheap, see benchmarks/live_parts.py.
 
     PartBufferError
     ├── EpisodeExists, EpisodeNotFound, EpisodeClosed

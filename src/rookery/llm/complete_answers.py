@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 
 from rookery.domain.chat import parts
 from rookery.domain.chat.messages import Role
-from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptText
+from rookery.domain.chat.model_prompt import Prompt, PromptMessage, PromptText
 from rookery.llm.errors import CallFailed, NoObject
 from rookery.llm.model_call_span import chat_span
 from rookery.llm.types import (

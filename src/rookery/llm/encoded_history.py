@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from msgspec import Raw
 
 from rookery.domain.chat.messages import Role
-from rookery.domain.chat.prompt_parts import Prompt, PromptMessage
+from rookery.domain.chat.model_prompt import Prompt, PromptMessage
 from rookery.llm.chat_caches import EncodedRequest
 from rookery.llm.types import Call, CallWarning
 

@@ -18,7 +18,7 @@ from uuid import UUID
 import msgspec
 
 from rookery.domain.chat.messages import Role
-from rookery.domain.chat.prompt_parts import Prompt, PromptCall, PromptMessage, PromptPart, PromptResult, PromptText
+from rookery.domain.chat.model_prompt import Prompt, PromptCall, PromptMessage, PromptPart, PromptResult, PromptText
 from rookery.llm.types import (
     Call,
     Capabilities,

@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Raw
 
 from rookery.domain.chat.messages import Effort
-from rookery.domain.chat.prompt_parts import Meta, Prompt
+from rookery.domain.chat.model_prompt import Meta, Prompt
 
 Wire: TypeAlias = Literal["anthropic", "responses", "completions", "bridge", "scripted"]
 

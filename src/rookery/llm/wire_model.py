@@ -18,7 +18,7 @@ import msgspec
 from rookery import __version__
 from rookery.domain.chat import tool_call_pairing
 from rookery.domain.chat.messages import Role
-from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptText
+from rookery.domain.chat.model_prompt import Prompt, PromptMessage, PromptText
 from rookery.llm import error_bodies, errors, model_call_span
 from rookery.llm.chat_caches import EncodedRequests, Key, ReplayMemory
 from rookery.llm.errors import TransportError

@@ -18,8 +18,8 @@ from msgspec import Raw
 
 from rookery.domain.chat import parts
 from rookery.domain.chat.messages import Role
+from rookery.domain.chat.model_prompt import Meta, Prompt
 from rookery.domain.chat.parts import Part
-from rookery.domain.chat.prompt_parts import Meta, Prompt
 from rookery.llm import types as llm
 from rookery.llm.types import LanguageModel, Usage
 from rookery.loop import tool_input

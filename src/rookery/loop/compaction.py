@@ -18,8 +18,8 @@ from rookery.domain.chat import compaction, context_overflow, summary_prompt
 from rookery.domain.chat.compaction import Assessment, Source, Steps
 from rookery.domain.chat.context_overflow import Budget, Rung
 from rookery.domain.chat.messages import NewMessage, Role
+from rookery.domain.chat.model_prompt import Prompt
 from rookery.domain.chat.parts import Part, Text, ToolResult
-from rookery.domain.chat.prompt_parts import Prompt
 from rookery.domain.chat.summary_prompt import SummaryFailed
 from rookery.domain.chat.truncation import BYTES_PER_TOKEN
 from rookery.llm.complete_answers import add_usage

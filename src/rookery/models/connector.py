@@ -14,8 +14,8 @@ import msgspec
 
 from rookery.demo.guide import guide, tour
 from rookery.domain.chat.messages import Effort
+from rookery.domain.chat.model_prompt import Prompt
 from rookery.domain.chat.prompt import ModelIdentity
-from rookery.domain.chat.prompt_parts import Prompt
 from rookery.domain.models.options import DEFAULT_MAX_OUTPUT_TOKENS, ProviderType
 from rookery.llm import reasoning_effort
 from rookery.llm.anthropic.wire import AnthropicFormat

@@ -15,7 +15,7 @@ from uuid import UUID, uuid4
 import msgspec
 
 from rookery.domain.chat.messages import Role
-from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptText
+from rookery.domain.chat.model_prompt import Prompt, PromptMessage, PromptText
 from rookery.domain.models.options import KEYLESS, ModelOptions, ProviderType
 from rookery.llm.anthropic.wire import default_version
 from rookery.llm.complete_answers import generate

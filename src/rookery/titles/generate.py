@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 
 from rookery.domain.chat import titles
 from rookery.domain.chat.messages import Effort, Role
-from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptText
+from rookery.domain.chat.model_prompt import Prompt, PromptMessage, PromptText
 from rookery.llm.complete_answers import ObjectResult, generate_object
 from rookery.llm.types import Call, Capabilities, LanguageModel, Purpose, Usage
 

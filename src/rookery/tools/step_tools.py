@@ -15,9 +15,9 @@ import msgspec
 from msgspec import Raw
 
 from rookery.domain.chat.messages import NewMessage, Role, Visibility
+from rookery.domain.chat.model_prompt import Prompt
 from rookery.domain.chat.parts import Text, WorkspaceContext
 from rookery.domain.chat.permission_mode import PermissionMode
-from rookery.domain.chat.prompt_parts import Prompt
 from rookery.domain.chat.system_blocks import Mode, Skill
 from rookery.loop.tool import KeepResult, Services, Tool, ToolSet, ToolSource, ToolSpec, keep_no_result
 from rookery.store.chats.step_reads import Step

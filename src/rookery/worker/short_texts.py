@@ -23,8 +23,8 @@ from rookery.debug.turn_recording import Recordings
 from rookery.domain.chat import parts, retry_policy, titles
 from rookery.domain.chat.chat import Chat
 from rookery.domain.chat.messages import Message, Role, Visibility
+from rookery.domain.chat.model_prompt import Prompt
 from rookery.domain.chat.parts import ContentError, File, Part
-from rookery.domain.chat.prompt_parts import Prompt
 from rookery.domain.chat.retry_policy import DEFAULT_POLICY, RetryPolicy
 from rookery.domain.content.attachments import StoredFile, cut_utf8, plain_type
 from rookery.domain.models.options import ProviderType

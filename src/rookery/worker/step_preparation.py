@@ -23,9 +23,9 @@ from rookery.domain.chat import compaction, next_action, prompt, system_blocks
 from rookery.domain.chat.chat import Chat, RetryState
 from rookery.domain.chat.compaction import Assessment
 from rookery.domain.chat.messages import Effort, Role, StepFigures, Visibility
+from rookery.domain.chat.model_prompt import Prompt
 from rookery.domain.chat.next_action import Rules
 from rookery.domain.chat.prompt import ModelIdentity, PromptBuilder, PromptRow
-from rookery.domain.chat.prompt_parts import Prompt
 from rookery.domain.chat.system_blocks import Mode, StepBlockInputs
 from rookery.domain.content.attachments import FileRules, StoredFile
 from rookery.domain.mcp.tool_search import ToolSearch

@@ -8,9 +8,9 @@ from uuid import UUID
 
 from rookery.domain.chat import parts
 from rookery.domain.chat.messages import ChatId, Message, MessageId, Role, StepFigures, Visibility
+from rookery.domain.chat.model_prompt import Prompt
 from rookery.domain.chat.parts import CONTENT_VERSION, Part, Text
 from rookery.domain.chat.prompt import ModelIdentity, PromptRow, build_prompt
-from rookery.domain.chat.prompt_parts import Prompt
 from rookery.domain.content.attachments import FileRules, StoredFile
 
 CHAT = ChatId(UUID(int=1))

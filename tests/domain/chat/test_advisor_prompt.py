@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from rookery.domain.chat import advisor_prompt, default_prompt
 from rookery.domain.chat.messages import Role
-from rookery.domain.chat.prompt_parts import (
+from rookery.domain.chat.model_prompt import (
     Prompt,
     PromptCall,
     PromptFile,

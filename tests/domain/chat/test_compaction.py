@@ -11,9 +11,7 @@ from msgspec import Raw
 from rookery.domain.chat import compaction, context_overflow, parts, summary_prompt
 from rookery.domain.chat.compaction import Assessment, Source, Status
 from rookery.domain.chat.messages import NewMessage, Role, StepFigures, Visibility
-from rookery.domain.chat.parts import File, FileReference, Part, Text, ToolResult
-from rookery.domain.chat.prompt import PromptRow
-from rookery.domain.chat.prompt_parts import (
+from rookery.domain.chat.model_prompt import (
     Prompt,
     PromptCall,
     PromptFile,
@@ -24,6 +22,8 @@ from rookery.domain.chat.prompt_parts import (
     PromptResult,
     PromptText,
 )
+from rookery.domain.chat.parts import File, FileReference, Part, Text, ToolResult
+from rookery.domain.chat.prompt import PromptRow
 from rookery.domain.content.attachments import StoredFile
 from tests.domain.chat.prompt_rows import assistant, boundary, call, hook, prompt_of, result, row, system, tool, user
 

@@ -12,8 +12,7 @@ from msgspec import Raw
 from rookery.domain.chat import context_overflow, summary_prompt
 from rookery.domain.chat.context_overflow import Budget, Cut
 from rookery.domain.chat.messages import Role
-from rookery.domain.chat.parts import File, FileReference, Part, Text
-from rookery.domain.chat.prompt_parts import (
+from rookery.domain.chat.model_prompt import (
     Prompt,
     PromptCall,
     PromptFile,
@@ -22,6 +21,7 @@ from rookery.domain.chat.prompt_parts import (
     PromptResult,
     PromptText,
 )
+from rookery.domain.chat.parts import File, FileReference, Part, Text
 from rookery.domain.content.attachments import StoredFile
 
 FILE = UUID(int=5)

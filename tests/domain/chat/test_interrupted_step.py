@@ -14,9 +14,9 @@ from msgspec import Raw
 from rookery.domain.chat import interrupted_step, parts
 from rookery.domain.chat.interrupted_step import MAX_OUTPUT_BYTES, NOTE, NOTE_WITH_OUTPUT, LivePart
 from rookery.domain.chat.messages import NewMessage, Role, StepFigures
+from rookery.domain.chat.model_prompt import PromptCall, PromptReasoning, PromptResult
 from rookery.domain.chat.open_tool_calls import CallRow, OpenCall, open_calls
 from rookery.domain.chat.parts import File, HookNotice, Part, Reasoning, Source, Text, ToolCall, ToolResult
-from rookery.domain.chat.prompt_parts import PromptCall, PromptReasoning, PromptResult
 from tests.domain.chat.prompt_rows import prompt_of, row
 
 CONFIG = UUID(int=11)

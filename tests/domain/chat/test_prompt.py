@@ -13,9 +13,7 @@ from msgspec import UNSET, Raw
 from rookery.domain.chat import parts
 from rookery.domain.chat.default_prompt import PLAN_PATH
 from rookery.domain.chat.messages import Role, StepFigures, Visibility
-from rookery.domain.chat.parts import File, FileReference, HookNotice, Reasoning, Source, Text, ToolCall, ToolResult
-from rookery.domain.chat.prompt import ModelIdentity, UnreadableRow, list_files, readable_output, result_text
-from rookery.domain.chat.prompt_parts import (
+from rookery.domain.chat.model_prompt import (
     Prompt,
     PromptCall,
     PromptFile,
@@ -25,6 +23,8 @@ from rookery.domain.chat.prompt_parts import (
     PromptResult,
     PromptText,
 )
+from rookery.domain.chat.parts import File, FileReference, HookNotice, Reasoning, Source, Text, ToolCall, ToolResult
+from rookery.domain.chat.prompt import ModelIdentity, UnreadableRow, list_files, readable_output, result_text
 from rookery.domain.chat.tool_call_pairing import NO_RESULT
 from rookery.domain.content.attachments import FileRules, ImageTooLarge, StoredFile
 from tests.domain.chat.prompt_rows import (

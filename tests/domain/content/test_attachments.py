@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rookery.domain.chat.model_prompt import PromptFile, PromptText
 from rookery.domain.chat.parts import File, FileReference
-from rookery.domain.chat.prompt_parts import PromptFile, PromptText
 from rookery.domain.content import attachments
 from rookery.domain.content.attachments import MAX_PASTED_BYTES, FileRules, ImageTooLarge, StoredFile
 

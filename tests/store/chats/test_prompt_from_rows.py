@@ -7,9 +7,9 @@ from uuid import uuid4
 import msgspec
 
 from rookery.domain.chat.messages import ChatId, NewMessage, Role, StepFigures
+from rookery.domain.chat.model_prompt import PromptReasoning, PromptResult, PromptText
 from rookery.domain.chat.parts import Reasoning, Text
 from rookery.domain.chat.prompt import ModelIdentity, build_prompt
-from rookery.domain.chat.prompt_parts import PromptReasoning, PromptResult, PromptText
 from rookery.domain.content.attachments import FileRules
 from rookery.llm.anthropic.wire import AnthropicFormat
 from rookery.llm.types import Call, Capabilities

@@ -16,7 +16,7 @@ from rookery.api.csv_reports import CSV_MEDIA_TYPE, Format, csv_rows, utc
 from rookery.api.request_bodies import AUDIT_WORD, PRINTABLE
 from rookery.api.routes import Page, Routes, answer
 from rookery.api.services import ApiServices
-from rookery.store.authorized.installation import Installation
+from rookery.store.authorized.audit_and_replicas import Installation
 from rookery.store.people.audit import MAX_LIMIT, Entry, EntryFilter, EntryPage
 
 Word = Annotated[str | None, Field(pattern=AUDIT_WORD, max_length=64)]

@@ -18,8 +18,8 @@ from starlette.responses import Response
 
 from rookery.api.caller import Caller
 from rookery.api.errors import BadFields, FieldError
+from rookery.api.handler_parameters import InHeader
 from rookery.api.request_bodies import Body
-from rookery.api.request_parameters import InHeader
 from rookery.api.routers.approvals import RulesList
 from rookery.api.routes import Routes, answer
 from rookery.api.services import ApiServices

@@ -12,7 +12,7 @@ import msgspec
 
 from rookery.domain.chat import default_prompt
 from rookery.domain.chat.messages import Role
-from rookery.domain.chat.prompt_parts import (
+from rookery.domain.chat.model_prompt import (
     Prompt,
     PromptCall,
     PromptFile,

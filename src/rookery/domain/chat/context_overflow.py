@@ -17,8 +17,7 @@ import msgspec
 from rookery.domain.chat import agent_reports, summary_prompt, truncation
 from rookery.domain.chat.compaction import LEAD_IN, file_bytes
 from rookery.domain.chat.messages import Role
-from rookery.domain.chat.parts import AgentNotice, File, FileReference, Part, Text
-from rookery.domain.chat.prompt_parts import (
+from rookery.domain.chat.model_prompt import (
     Prompt,
     PromptCall,
     PromptFile,
@@ -27,6 +26,7 @@ from rookery.domain.chat.prompt_parts import (
     PromptResult,
     PromptText,
 )
+from rookery.domain.chat.parts import AgentNotice, File, FileReference, Part, Text
 from rookery.domain.chat.truncation import BYTES_PER_TOKEN
 from rookery.domain.content import attachments
 from rookery.domain.content.attachments import StoredFile, plain_type

@@ -18,8 +18,7 @@ from rookery.domain.chat import agent_reports, parts, system_blocks, tool_call_p
 from rookery.domain.chat.default_prompt import PLAN_PATH
 from rookery.domain.chat.errors import ChatError
 from rookery.domain.chat.messages import Message, MessageId, Role, StepFigures, Visibility
-from rookery.domain.chat.parts import ContentError, Part
-from rookery.domain.chat.prompt_parts import (
+from rookery.domain.chat.model_prompt import (
     Meta,
     Prompt,
     PromptCall,
@@ -32,6 +31,7 @@ from rookery.domain.chat.prompt_parts import (
     sum_sizes,
     with_figures,
 )
+from rookery.domain.chat.parts import ContentError, Part
 from rookery.domain.content import attachments
 from rookery.domain.content.attachments import FileRules, StoredFile
 

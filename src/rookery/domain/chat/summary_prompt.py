@@ -13,8 +13,7 @@ import msgspec
 from rookery.domain.chat import tool_call_pairing
 from rookery.domain.chat.errors import ChatError
 from rookery.domain.chat.messages import Role
-from rookery.domain.chat.prompt import tool_output_text
-from rookery.domain.chat.prompt_parts import (
+from rookery.domain.chat.model_prompt import (
     Prompt,
     PromptCall,
     PromptFile,
@@ -24,6 +23,7 @@ from rookery.domain.chat.prompt_parts import (
     PromptResult,
     PromptText,
 )
+from rookery.domain.chat.prompt import tool_output_text
 from rookery.domain.chat.truncation import BYTES_PER_TOKEN, cut_text
 from rookery.domain.content import attachments
 

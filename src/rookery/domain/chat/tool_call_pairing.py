@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Raw
 
 from rookery.domain.chat.messages import Role
-from rookery.domain.chat.prompt_parts import (
+from rookery.domain.chat.model_prompt import (
     PromptCall,
     PromptMessage,
     PromptPart,

@@ -15,8 +15,8 @@ from uuid import UUID
 import msgspec
 
 from rookery.domain.chat.errors import ChatError
+from rookery.domain.chat.model_prompt import PromptFile, PromptText
 from rookery.domain.chat.parts import File, FileReference
-from rookery.domain.chat.prompt_parts import PromptFile, PromptText
 
 MAX_PASTED_BYTES = 131_072
 

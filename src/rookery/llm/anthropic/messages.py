@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from rookery.domain.chat.messages import Role
-from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptText
+from rookery.domain.chat.model_prompt import Prompt, PromptMessage, PromptText
 from rookery.llm.anthropic.blocks import Block, Kind, blocks_of
 from rookery.llm.chat_caches import EncodedRequest
 from rookery.llm.wire import PromptInvalid

@@ -13,9 +13,9 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from rookery.domain.chat import parts as content
-from rookery.domain.chat.prompt_parts import Meta
+from rookery.domain.chat.model_prompt import Meta
 from rookery.llm import error_bodies, errors
-from rookery.llm.anthropic import events
+from rookery.llm.anthropic import event_structs
 from rookery.llm.sse import DONE
 from rookery.llm.types import (
     Finish,
@@ -81,7 +81,7 @@ class AnthropicFold:
         self._request_id: str | None = None
         self._hide = error_bodies.default_hide
         self._open: dict[int, _OpenBlock] = {}
-        self._stop: events.Stop = events.Stop()
+        self._stop: event_structs.Stop = event_structs.Stop()
         self._usage = Usage()
         self._names: dict[str, str] = {}
         self._seen: set[tuple[str, str]] = set()
@@ -103,7 +103,7 @@ class AnthropicFold:
         try:
             handler = _HANDLERS.get(event.name) or self._handler_of(event)
             return handler(self, event.data)
-        except events.UNREADABLE as error:
+        except event_structs.UNREADABLE as error:
             return (
                 StreamError(errors.unreadable(self._provider, f"An event cannot be read: {error}", hide=self._hide)),
             )
@@ -111,7 +111,7 @@ class AnthropicFold:
     def read_document(self, body: bytes) -> Iterable[StreamPart]:
         try:
             return tuple(self._read_message(body))
-        except events.UNREADABLE as error:
+        except event_structs.UNREADABLE as error:
             return (
                 StreamError(errors.unreadable(self._provider, f"The answer cannot be read: {error}", hide=self._hide)),
             )
@@ -123,7 +123,7 @@ class AnthropicFold:
         """Return the handler for an event without a name, which some gateways send, or for an unknown event."""
         if event.data == DONE:
             return _ignore
-        name = event.name or events.decode_named(event.data).type
+        name = event.name or event_structs.decode_named(event.data).type
         if not name and b'"error"' in event.data:
             # Some gateways report an error in the format of another wire.
             return AnthropicFold._on_error
@@ -132,15 +132,15 @@ class AnthropicFold:
         return _HANDLERS.get(name, _ignore)
 
     def _read_message(self, body: bytes) -> Iterator[StreamPart]:
-        message = events.decode_whole(body)
+        message = event_structs.decode_whole(body)
         if message.type != "message":
             yield from self._on_error(body)
             return
         yield ResponseStarted(message.id, message.model, self._request_id)
         for index, raw in enumerate(message.content):
-            yield from self._begin(index, events.decode_block(raw))
+            yield from self._begin(index, event_structs.decode_block(raw))
             yield from self._finish_block(index)
-        self._stop = events.Stop(message.stop_reason, message.stop_details)
+        self._stop = event_structs.Stop(message.stop_reason, message.stop_details)
         if message.usage is not None:
             self._count(message.usage, is_start=True)
             yield UsageUpdate(self._usage)
@@ -149,7 +149,7 @@ class AnthropicFold:
     # Events
 
     def _on_delta(self, data: bytes) -> Sequence[StreamPart]:
-        event = events.decode_delta(data)
+        event = event_structs.decode_delta(data)
         delta = event.delta
         block = self._open.get(event.index)
         if block is None:
@@ -169,19 +169,19 @@ class AnthropicFold:
             return ()
         if kind == "citations_delta" and block.kind == "text":
             return self._citation_sources(delta.citation)
-        _apply_unknown_delta(block.block, events.decode_any(data)["delta"])
+        _apply_unknown_delta(block.block, event_structs.decode_any(data)["delta"])
         return ()
 
     def _on_start(self, data: bytes) -> Sequence[StreamPart]:
-        event = events.decode_start(data)
+        event = event_structs.decode_start(data)
         self._early = []
-        return tuple(self._begin(event.index, events.decode_block(event.content_block)))
+        return tuple(self._begin(event.index, event_structs.decode_block(event.content_block)))
 
     def _on_stop(self, data: bytes) -> Sequence[StreamPart]:
-        return tuple(self._finish_block(events.decode_stop(data).index))
+        return tuple(self._finish_block(event_structs.decode_stop(data).index))
 
     def _on_message_start(self, data: bytes) -> Sequence[StreamPart]:
-        message = events.decode_message_start(data).message
+        message = event_structs.decode_message_start(data).message
         if self._has_started:
             problem = "A second message began in the middle of the answer."
             return (StreamError(errors.unreadable(self._provider, problem, hide=self._hide)),)
@@ -194,7 +194,7 @@ class AnthropicFold:
         early = message.content if isinstance(message.content, list) else []
         self._early = [block for block in early if isinstance(block, dict)]
         if message.stop_reason:
-            self._stop = events.Stop(message.stop_reason)
+            self._stop = event_structs.Stop(message.stop_reason)
         return parts
 
     def _read_early(self) -> Iterator[StreamPart]:
@@ -206,8 +206,8 @@ class AnthropicFold:
 
     def _on_message_delta(self, data: bytes) -> Sequence[StreamPart]:
         early = list(self._read_early())
-        event = events.decode_message_delta(data)
-        self._stop = events.Stop(
+        event = event_structs.decode_message_delta(data)
+        self._stop = event_structs.Stop(
             event.delta.stop_reason or self._stop.stop_reason, event.delta.stop_details or self._stop.stop_details
         )
         parts = [*early, *(self._emit_held_call() if self._stop.stop_reason else ())]
@@ -220,7 +220,7 @@ class AnthropicFold:
         return (*self._read_early(), *self._finish())
 
     def _on_error(self, data: bytes) -> Sequence[StreamPart]:
-        document = events.decode_any(data)
+        document = event_structs.decode_any(data)
         codes, text = error_bodies.read_envelope(document) if isinstance(document, dict) else ((), "")
         error = errors.classify(self._provider, codes=codes, text=text, hide=self._hide)
         named = msgspec.structs.replace(error, request_id=self._request_id)
@@ -296,7 +296,7 @@ class AnthropicFold:
         yield ToolResult(call_id, name, content.json_raw(output), bool(code), {"raw": block})
 
     def _citation_sources(self, citation: Raw | UnsetType) -> Sequence[StreamPart]:
-        return () if citation is UNSET else tuple(self._source_of(events.decode_any(citation)))
+        return () if citation is UNSET else tuple(self._source_of(event_structs.decode_any(citation)))
 
     def _source_of(self, found: object) -> Iterator[StreamPart]:
         """Yield the source of a result or citation, unless it was already reported."""
@@ -323,7 +323,7 @@ class AnthropicFold:
         if self._has_local_calls and reason is not FinishReason.CONTENT_FILTER:
             reason = FinishReason.TOOL_CALLS
         meta: Meta = {"stop_reason": self._stop.stop_reason}
-        details = self._stop.stop_details or events.StopDetails()
+        details = self._stop.stop_details or event_structs.StopDetails()
         if details.category:
             meta["category"] = details.category
         yield Finish(reason, self._usage, meta, details.explanation)
@@ -331,7 +331,7 @@ class AnthropicFold:
     def _reason(self) -> FinishReason:
         return STOP_REASONS.get(self._stop.stop_reason or "", FinishReason.OTHER)
 
-    def _count(self, reported: events.Usage, *, is_start: bool) -> None:
+    def _count(self, reported: event_structs.Usage, *, is_start: bool) -> None:
         """Merge a usage report. Each reported number replaces the earlier one; it may be the sum of several passes.
 
         `context_tokens` is the input of one pass: of the first event, or of the last pass if a report lists the passes.
@@ -344,12 +344,14 @@ class AnthropicFold:
             cache_read=_newer(reported.cache_read_input_tokens, old.cache_read),
             cache_write=_newer(reported.cache_creation_input_tokens, old.cache_write),
             cache_write_1h=_newer(
-                (reported.cache_creation or events.CacheCreation()).ephemeral_1h_input_tokens, old.cache_write_1h
+                (reported.cache_creation or event_structs.CacheCreation()).ephemeral_1h_input_tokens, old.cache_write_1h
             ),
             output=_newer(reported.output_tokens, old.output),
-            reasoning=_newer((reported.output_tokens_details or events.OutputDetails()).thinking_tokens, old.reasoning),
+            reasoning=_newer(
+                (reported.output_tokens_details or event_structs.OutputDetails()).thinking_tokens, old.reasoning
+            ),
             web_searches=_newer(
-                (reported.server_tool_use or events.ServerTools()).web_search_requests, old.web_searches
+                (reported.server_tool_use or event_structs.ServerTools()).web_search_requests, old.web_searches
             ),
             context_tokens=_newer(read, old.context_tokens),
         )
@@ -407,8 +409,8 @@ def _raw_input(opened: _OpenBlock) -> object:
     """Return the input for the stored block. Invalid JSON stays text, so that the next request leaves out the block."""
     text = _input(opened)
     try:
-        return events.decode_any(text)
-    except events.UNREADABLE:
+        return event_structs.decode_any(text)
+    except event_structs.UNREADABLE:
         return text
 
 
@@ -443,7 +445,7 @@ def _list(block: Mapping[str, Any], key: str) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _read(reported: events.Usage | events.Pass) -> int:
+def _read(reported: event_structs.Usage | event_structs.Pass) -> int:
     return sum(
         (reported.input_tokens or 0, reported.cache_read_input_tokens or 0, reported.cache_creation_input_tokens or 0)
     )

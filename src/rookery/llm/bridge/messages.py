@@ -30,7 +30,7 @@ from pydantic_ai.messages import (
 from pydantic_ai.models import Model
 
 from rookery.domain.chat.messages import Role
-from rookery.domain.chat.prompt_parts import (
+from rookery.domain.chat.model_prompt import (
     Prompt,
     PromptCall,
     PromptFile,

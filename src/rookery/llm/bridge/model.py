@@ -14,7 +14,7 @@ from uuid import UUID
 import msgspec
 
 from rookery.domain.chat import tool_call_pairing
-from rookery.domain.chat.prompt_parts import Prompt
+from rookery.domain.chat.model_prompt import Prompt
 from rookery.llm.errors import LlmError
 from rookery.llm.types import (
     Call,

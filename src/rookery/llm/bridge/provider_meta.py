@@ -12,7 +12,7 @@ import msgspec
 from pydantic_ai.messages import NativeToolCallPart, NativeToolReturnPart, TextPart, ThinkingPart, ToolCallPart
 from pydantic_core import to_jsonable_python
 
-from rookery.domain.chat.prompt_parts import Meta, PromptCall, PromptResult
+from rookery.domain.chat.model_prompt import Meta, PromptCall, PromptResult
 
 _numbers = msgspec.json.Encoder(decimal_format="number")
 

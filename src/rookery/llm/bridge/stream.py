@@ -35,7 +35,7 @@ from pydantic_ai.messages import (
 from pydantic_ai.models import StreamedResponse
 from pydantic_ai.usage import RequestUsage
 
-from rookery.domain.chat.prompt_parts import Meta
+from rookery.domain.chat.model_prompt import Meta
 from rookery.llm import error_bodies, errors
 from rookery.llm.bridge import provider_meta
 from rookery.llm.errors import Rule

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from rookery.domain.chat import parts
 from rookery.domain.chat.messages import Role
-from rookery.domain.chat.prompt_parts import (
+from rookery.domain.chat.model_prompt import (
     Meta,
     Prompt,
     PromptCall,

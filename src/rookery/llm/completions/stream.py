@@ -14,8 +14,8 @@ from typing import Final
 
 import msgspec
 
+from rookery.domain.chat.model_prompt import Meta
 from rookery.domain.chat.parts import ContentError, json_text
-from rookery.domain.chat.prompt_parts import Meta
 from rookery.llm import error_bodies, errors
 from rookery.llm.completions import chunks
 from rookery.llm.completions.chunks import Annotation, CallDelta, Chunk, ContentPart, Delta, chunk_decoder

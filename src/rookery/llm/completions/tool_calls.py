@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from rookery.domain.chat.prompt_parts import Meta
+from rookery.domain.chat.model_prompt import Meta
 from rookery.llm.completions.chunks import CallDelta, Function
 from rookery.llm.types import StreamPart, ToolCall, ToolInputDelta, ToolInputEnd, ToolInputStart
 from rookery.llm.wire import is_complete_json

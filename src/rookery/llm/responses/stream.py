@@ -16,9 +16,9 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from msgspec import Raw
 
-from rookery.domain.chat.prompt_parts import Meta
+from rookery.domain.chat.model_prompt import Meta
 from rookery.llm import error_bodies, errors
-from rookery.llm.responses import events
+from rookery.llm.responses import event_structs
 from rookery.llm.types import (
     HIT_LIMIT,
     Finish,
@@ -47,8 +47,8 @@ _INCOMPLETE = {"max_output_tokens": FinishReason.LENGTH, "content_filter": Finis
 _SUMMARY_GAP = "\n\n"
 # Raw reasoning text is in the same item as the summaries. Its blocks get indices from here on.
 _RAW_REASONING: Final = 1_000_000
-_MESSAGE: Final = events.Item(type="message")
-_REASONING: Final = events.Item(type="reasoning")
+_MESSAGE: Final = event_structs.Item(type="message")
+_REASONING: Final = event_structs.Item(type="reasoning")
 
 # Codes inside a stream have no status. The table of errors treats them like this status.
 _STATUS_OF_CODE = {"vector_store_timeout": 504, "invalid_prompt": 400, "data_residency_mismatch": 400}
@@ -77,7 +77,7 @@ class _OpenItem:
 
     __slots__ = ("blocks", "id", "is_started", "name", "phase", "sent", "type")
 
-    def __init__(self, item: events.Item, index: int) -> None:
+    def __init__(self, item: event_structs.Item, index: int) -> None:
         self.type = item.type
         self.id = _key_of(item, index)
         self.name = _tool_name(item)
@@ -87,12 +87,12 @@ class _OpenItem:
         self.sent = 0
 
 
-def _key_of(item: events.Item, index: int) -> str:
+def _key_of(item: event_structs.Item, index: int) -> str:
     """Return the id of a call in the emitted parts."""
     return item.call_id or item.id or f"item-{index}"
 
 
-def _tool_name(item: events.Item) -> str:
+def _tool_name(item: event_structs.Item) -> str:
     return _WEB_SEARCH if item.type == "web_search_call" else item.name or item.type
 
 
@@ -131,10 +131,10 @@ class ResponsesFold:
     def feed(self, event: Event) -> Sequence[StreamPart]:
         data = event.data
         try:
-            known = events.event_decoder.decode(data)
+            known = event_structs.event_decoder.decode(data)
         except _UNREADABLE:
             return self._handle_unknown(data)
-        if type(known) is events.Error:
+        if type(known) is event_structs.Error:
             # Handled before the sequence numbers, because servers that fail early restart them.
             return [StreamError(self._error(data))]
         if known.sequence_number is not None:
@@ -142,7 +142,7 @@ class ResponsesFold:
                 return ()
             self._sequence = known.sequence_number
         parts: list[StreamPart] = []
-        if not self._has_started and type(known) is not events.Failed:
+        if not self._has_started and type(known) is not event_structs.Failed:
             self._begin(known, parts)
         try:
             _HANDLERS[type(known)](self, known, parts)
@@ -153,7 +153,7 @@ class ResponsesFold:
     def read_document(self, body: bytes) -> Iterable[StreamPart]:
         parts: list[StreamPart] = []
         try:
-            response = events.response_decoder.decode(body)
+            response = event_structs.response_decoder.decode(body)
             if bytes(response.error) != b"null" or not (response.output or response.status):
                 return [StreamError(self._error(body))]
             self._has_started = True
@@ -171,21 +171,21 @@ class ResponsesFold:
         if data.strip() == b"[DONE]":
             return ()
         try:
-            kind = events.head_decoder.decode(data).type
+            kind = event_structs.head_decoder.decode(data).type
         except _UNREADABLE as error:
             return [self._unreadable(str(error))]
-        if kind in events.KNOWN_TYPES:
+        if kind in event_structs.KNOWN_TYPES:
             return [self._unreadable(f"the event {kind} has another form")]
-        if kind in events.IGNORED_TYPES:
+        if kind in event_structs.IGNORED_TYPES:
             return ()
         if not kind and b'"error"' in data:
             return [StreamError(self._error(data))]
         self.unknown[kind] += 1
         return ()
 
-    def _begin(self, event: events.Known, parts: list[StreamPart]) -> None:
+    def _begin(self, event: event_structs.Known, parts: list[StreamPart]) -> None:
         self._has_started = True
-        response = getattr(event, "response", None) or events.Response()
+        response = getattr(event, "response", None) or event_structs.Response()
         parts.append(ResponseStarted(response.id, response.model, self._request_id))
 
     def _error(self, data: bytes) -> ProviderError:
@@ -206,24 +206,28 @@ class ResponsesFold:
 
     # Text
 
-    def _on_text_delta(self, event: events.TextDelta | events.RefusalDelta, parts: list[StreamPart]) -> None:
+    def _on_text_delta(
+        self, event: event_structs.TextDelta | event_structs.RefusalDelta, parts: list[StreamPart]
+    ) -> None:
         if not event.delta or event.output_index in self._done:
             return
-        is_refusal = type(event) is events.RefusalDelta
+        is_refusal = type(event) is event_structs.RefusalDelta
         block = self._text_block(event.output_index, event.content_index, is_refusal=is_refusal, parts=parts)
         block.sent += len(event.delta)
         parts.append(TextDelta(block.id, event.delta))
 
-    def _on_text_done(self, event: events.TextDone, parts: list[StreamPart]) -> None:
+    def _on_text_done(self, event: event_structs.TextDone, parts: list[StreamPart]) -> None:
         self._complete_text(event.output_index, event.content_index, text=event.text, is_refusal=False, parts=parts)
 
-    def _on_refusal_done(self, event: events.RefusalDone, parts: list[StreamPart]) -> None:
+    def _on_refusal_done(self, event: event_structs.RefusalDone, parts: list[StreamPart]) -> None:
         self._complete_text(event.output_index, event.content_index, text=event.refusal, is_refusal=True, parts=parts)
 
-    def _on_part(self, event: events.PartAdded | events.PartDone, parts: list[StreamPart]) -> None:
+    def _on_part(self, event: event_structs.PartAdded | event_structs.PartDone, parts: list[StreamPart]) -> None:
         self._content(event.output_index, event.content_index, content=event.part, parts=parts)
 
-    def _content(self, index: int, content_index: int, *, content: events.Content, parts: list[StreamPart]) -> None:
+    def _content(
+        self, index: int, content_index: int, *, content: event_structs.Content, parts: list[StreamPart]
+    ) -> None:
         if content.type not in ("output_text", "refusal"):
             return
         is_refusal = content.type == "refusal"
@@ -255,20 +259,20 @@ class ResponsesFold:
 
     # Reasoning
 
-    def _on_summary_added(self, event: events.SummaryAdded, parts: list[StreamPart]) -> None:
+    def _on_summary_added(self, event: event_structs.SummaryAdded, parts: list[StreamPart]) -> None:
         if event.output_index not in self._done:
             self._start_item(event.output_index, _REASONING, parts)
 
-    def _on_summary_delta(self, event: events.SummaryDelta, parts: list[StreamPart]) -> None:
+    def _on_summary_delta(self, event: event_structs.SummaryDelta, parts: list[StreamPart]) -> None:
         self._add_reasoning(event.output_index, event.summary_index, text=event.delta, parts=parts)
 
-    def _on_summary_done(self, event: events.SummaryDone, parts: list[StreamPart]) -> None:
+    def _on_summary_done(self, event: event_structs.SummaryDone, parts: list[StreamPart]) -> None:
         self._complete_reasoning(event.output_index, event.summary_index, text=event.text, parts=parts)
 
-    def _on_reasoning_delta(self, event: events.ReasoningDelta, parts: list[StreamPart]) -> None:
+    def _on_reasoning_delta(self, event: event_structs.ReasoningDelta, parts: list[StreamPart]) -> None:
         self._add_reasoning(event.output_index, _RAW_REASONING + event.content_index, text=event.delta, parts=parts)
 
-    def _on_reasoning_done(self, event: events.ReasoningDone, parts: list[StreamPart]) -> None:
+    def _on_reasoning_done(self, event: event_structs.ReasoningDone, parts: list[StreamPart]) -> None:
         block = _RAW_REASONING + event.content_index
         self._complete_reasoning(event.output_index, block, text=event.text, parts=parts)
 
@@ -292,23 +296,23 @@ class ResponsesFold:
 
     # Tools
 
-    def _on_arguments_delta(self, event: events.ArgumentsDelta, parts: list[StreamPart]) -> None:
+    def _on_arguments_delta(self, event: event_structs.ArgumentsDelta, parts: list[StreamPart]) -> None:
         # Without `.added` there is no id for the part. The complete call arrives with `.done`.
         open_item = self._open.get(event.output_index)
         if open_item is not None and event.delta:
             open_item.sent += len(event.delta)
             parts.append(ToolInputDelta(open_item.id, event.delta))
 
-    def _on_arguments_done(self, event: events.ArgumentsDone, parts: list[StreamPart]) -> None:
+    def _on_arguments_done(self, event: event_structs.ArgumentsDone, parts: list[StreamPart]) -> None:
         open_item = self._open.get(event.output_index)
         if open_item is not None:
             _complete_arguments(open_item, event.arguments, parts)
 
-    def _on_annotation(self, event: events.AnnotationAdded, parts: list[StreamPart]) -> None:
+    def _on_annotation(self, event: event_structs.AnnotationAdded, parts: list[StreamPart]) -> None:
         if event.annotation is not None:
             self._cite(event.annotation, parts)
 
-    def _cite(self, cited: events.Annotation, parts: list[StreamPart]) -> None:
+    def _cite(self, cited: event_structs.Annotation, parts: list[StreamPart]) -> None:
         is_url = cited.type == "url_citation"
         where = cited.url if is_url else cited.file_id or cited.filename
         if not where or cited.type not in ("url_citation", "file_citation"):
@@ -323,27 +327,27 @@ class ResponsesFold:
 
     # Items
 
-    def _on_item_added(self, event: events.ItemAdded, parts: list[StreamPart]) -> None:
+    def _on_item_added(self, event: event_structs.ItemAdded, parts: list[StreamPart]) -> None:
         if event.output_index in self._done or event.output_index in self._open:
             return
-        self._start_item(event.output_index, events.read_item(event.item), parts)
+        self._start_item(event.output_index, event_structs.read_item(event.item), parts)
 
-    def _on_item_done(self, event: events.ItemDone, parts: list[StreamPart]) -> None:
+    def _on_item_done(self, event: event_structs.ItemDone, parts: list[StreamPart]) -> None:
         self._close_item(event.output_index, event.item, parts)
 
-    def _item(self, index: int, item: events.Item) -> _OpenItem:
+    def _item(self, index: int, item: event_structs.Item) -> _OpenItem:
         open_item = self._open.get(index)
         if open_item is None:
             open_item = self._open[index] = _OpenItem(item, index)
             self._record_item(index, item)
         return open_item
 
-    def _record_item(self, index: int, item: events.Item) -> None:
+    def _record_item(self, index: int, item: event_structs.Item) -> None:
         self._types[index] = item.type
         if item.id:
             self._ids[item.id] = index
 
-    def _start_item(self, index: int, item: events.Item, parts: list[StreamPart]) -> _OpenItem:
+    def _start_item(self, index: int, item: event_structs.Item, parts: list[StreamPart]) -> _OpenItem:
         """Return the open item at this index, and emit its start once. A message emits a start for each text."""
         open_item = self._item(index, item)
         if open_item.is_started:
@@ -361,7 +365,7 @@ class ResponsesFold:
         """Finish an item: emit missing content, and its end with the data for a replay."""
         if index in self._done:
             return
-        item = events.read_item(raw)
+        item = event_structs.read_item(raw)
         open_item = self._start_item(index, item, parts)
         self._record_item(index, item)
         match item.type:
@@ -376,7 +380,9 @@ class ResponsesFold:
         self._done.add(index)
         self._open.pop(index, None)
 
-    def _close_message(self, index: int, item: events.Item, *, open_item: _OpenItem, parts: list[StreamPart]) -> None:
+    def _close_message(
+        self, index: int, item: event_structs.Item, *, open_item: _OpenItem, parts: list[StreamPart]
+    ) -> None:
         for content_index, content in enumerate(item.content or ()):
             self._content(index, content_index, content=content, parts=parts)
         if not open_item.blocks or (item.content and not any(map(_is_visible, item.content))):
@@ -392,7 +398,7 @@ class ResponsesFold:
             own = meta | {"refusal": True} if block.is_refusal else meta
             parts.append(TextEnd(block.id, own or None, refusal=block.is_refusal))
 
-    def _close_reasoning(self, index: int, item: events.Item, parts: list[StreamPart]) -> None:
+    def _close_reasoning(self, index: int, item: event_structs.Item, parts: list[StreamPart]) -> None:
         for summary_index, summary in enumerate(item.summary or ()):
             self._complete_reasoning(index, summary_index, text=summary.text or "", parts=parts)
         for content_index, content in enumerate(item.content or ()):
@@ -407,7 +413,7 @@ class ResponsesFold:
             meta["summary"] = [{"type": "summary_text", "text": summary.text or ""} for summary in item.summary]
         parts.append(ReasoningEnd(_reasoning_id(index), meta or None))
 
-    def _close_call(self, item: events.Item, *, open_item: _OpenItem, parts: list[StreamPart]) -> None:
+    def _close_call(self, item: event_structs.Item, *, open_item: _OpenItem, parts: list[StreamPart]) -> None:
         arguments = item.arguments or ""
         _complete_arguments(open_item, arguments, parts)
         parts.append(ToolInputEnd(open_item.id))
@@ -427,7 +433,7 @@ class ResponsesFold:
         parts.append(held if held.input else msgspec.structs.replace(held, input="{}"))
 
     def _close_provider_item(
-        self, item: events.Item, raw: Raw, *, open_item: _OpenItem, parts: list[StreamPart]
+        self, item: event_structs.Item, raw: Raw, *, open_item: _OpenItem, parts: list[StreamPart]
     ) -> None:
         """Finish a web search or an item of an unknown kind. The whole item is stored, for replay and display."""
         meta: Meta = self._identity(item) | {"raw": _plain_decoder.decode(raw)}
@@ -440,20 +446,20 @@ class ResponsesFold:
         is_error = item.status == "failed"
         parts.append(ToolResult(open_item.id, name, Raw(bytes(raw)), is_error=is_error))
 
-    def _identity(self, item: events.Item) -> Meta:
+    def _identity(self, item: event_structs.Item) -> Meta:
         return {"item_id": item.id} if item.id and self._keeps_ids else {}
 
     # The end
 
-    def _on_end(self, event: events.Completed | events.Incompleted, parts: list[StreamPart]) -> None:
+    def _on_end(self, event: event_structs.Completed | event_structs.Incompleted, parts: list[StreamPart]) -> None:
         self._finish(event.response, parts)
 
-    def _on_failed(self, event: events.Failed, parts: list[StreamPart]) -> None:
+    def _on_failed(self, event: event_structs.Failed, parts: list[StreamPart]) -> None:
         if event.response.usage is not None:
-            parts.append(UsageUpdate(events.normal_usage(event.response, self._searches)))
+            parts.append(UsageUpdate(event_structs.normal_usage(event.response, self._searches)))
         parts.append(StreamError(self._error(bytes(event.response.error))))
 
-    def _finish(self, response: events.Response, parts: list[StreamPart]) -> None:
+    def _finish(self, response: event_structs.Response, parts: list[StreamPart]) -> None:
         for index, raw in self._match_items(response.output):
             # Servers that send no item events send all items here.
             self._close_item(index, raw, parts)
@@ -468,7 +474,7 @@ class ResponsesFold:
         elif self._has_calls and reason is not FinishReason.CONTENT_FILTER:
             meta = {"stop_reason": HIT_LIMIT} if reason is FinishReason.LENGTH else None
             reason = FinishReason.TOOL_CALLS
-        parts.append(Finish(reason, events.normal_usage(response, self._searches), meta, detail))
+        parts.append(Finish(reason, event_structs.normal_usage(response, self._searches), meta, detail))
 
     def _match_items(self, output: Sequence[Raw]) -> list[tuple[int, Raw]]:
         """Return the items of the result with their output indices in the stream.
@@ -476,7 +482,7 @@ class ResponsesFold:
         An item is matched by its id, else by its number among the items of its type. Its position in the list is
         unreliable, because servers may omit items.
         """
-        heads = [events.read_item(raw) for raw in output]
+        heads = [event_structs.read_item(raw) for raw in output]
         found: list[int | None] = [self._ids.get(item.id) if item.id else None for item in heads]
         left: dict[str, list[int]] = {}
         for index in sorted(self._types.keys() - {each for each in found if each is not None}):
@@ -505,7 +511,7 @@ class ResponsesFold:
             parts.append(ToolInputEnd(open_item.id))
 
 
-def _reason_to_stop(response: events.Response) -> FinishReason:
+def _reason_to_stop(response: event_structs.Response) -> FinishReason:
     """Return the stop reason that the response reports."""
     if response.incomplete_details is not None and response.incomplete_details.reason:
         return _INCOMPLETE.get(response.incomplete_details.reason, FinishReason.OTHER)
@@ -518,7 +524,7 @@ def _complete_arguments(open_item: _OpenItem, arguments: str, parts: list[Stream
         parts.append(ToolInputDelta(open_item.id, missing))
 
 
-def _is_visible(content: events.Content) -> bool:
+def _is_visible(content: event_structs.Content) -> bool:
     return bool((content.text or content.refusal or "").strip())
 
 
@@ -529,26 +535,26 @@ def _reasoning_id(index: int) -> str:
 _Handler: TypeAlias = Callable[[ResponsesFold, Any, list[StreamPart]], None]
 
 _HANDLERS: Final[dict[type, _Handler]] = {
-    events.TextDelta: ResponsesFold._on_text_delta,
-    events.ArgumentsDelta: ResponsesFold._on_arguments_delta,
-    events.SummaryDelta: ResponsesFold._on_summary_delta,
-    events.ReasoningDelta: ResponsesFold._on_reasoning_delta,
-    events.RefusalDelta: ResponsesFold._on_text_delta,
-    events.Created: ResponsesFold._ignore,
-    events.InProgress: ResponsesFold._ignore,
-    events.Queued: ResponsesFold._ignore,
-    events.ItemAdded: ResponsesFold._on_item_added,
-    events.ItemDone: ResponsesFold._on_item_done,
-    events.PartAdded: ResponsesFold._on_part,
-    events.PartDone: ResponsesFold._on_part,
-    events.TextDone: ResponsesFold._on_text_done,
-    events.RefusalDone: ResponsesFold._on_refusal_done,
-    events.SummaryAdded: ResponsesFold._on_summary_added,
-    events.SummaryDone: ResponsesFold._on_summary_done,
-    events.ReasoningDone: ResponsesFold._on_reasoning_done,
-    events.ArgumentsDone: ResponsesFold._on_arguments_done,
-    events.AnnotationAdded: ResponsesFold._on_annotation,
-    events.Completed: ResponsesFold._on_end,
-    events.Incompleted: ResponsesFold._on_end,
-    events.Failed: ResponsesFold._on_failed,
+    event_structs.TextDelta: ResponsesFold._on_text_delta,
+    event_structs.ArgumentsDelta: ResponsesFold._on_arguments_delta,
+    event_structs.SummaryDelta: ResponsesFold._on_summary_delta,
+    event_structs.ReasoningDelta: ResponsesFold._on_reasoning_delta,
+    event_structs.RefusalDelta: ResponsesFold._on_text_delta,
+    event_structs.Created: ResponsesFold._ignore,
+    event_structs.InProgress: ResponsesFold._ignore,
+    event_structs.Queued: ResponsesFold._ignore,
+    event_structs.ItemAdded: ResponsesFold._on_item_added,
+    event_structs.ItemDone: ResponsesFold._on_item_done,
+    event_structs.PartAdded: ResponsesFold._on_part,
+    event_structs.PartDone: ResponsesFold._on_part,
+    event_structs.TextDone: ResponsesFold._on_text_done,
+    event_structs.RefusalDone: ResponsesFold._on_refusal_done,
+    event_structs.SummaryAdded: ResponsesFold._on_summary_added,
+    event_structs.SummaryDone: ResponsesFold._on_summary_done,
+    event_structs.ReasoningDone: ResponsesFold._on_reasoning_done,
+    event_structs.ArgumentsDone: ResponsesFold._on_arguments_done,
+    event_structs.AnnotationAdded: ResponsesFold._on_annotation,
+    event_structs.Completed: ResponsesFold._on_end,
+    event_structs.Incompleted: ResponsesFold._on_end,
+    event_structs.Failed: ResponsesFold._on_failed,
 }

@@ -12,12 +12,12 @@ from rookery.store.authorized import rights
 from rookery.store.authorized.accounts import Accesses, Sessions, Tokens, Users
 from rookery.store.authorized.agent_kinds import AgentKinds
 from rookery.store.authorized.approvals import Approvals
+from rookery.store.authorized.audit_and_replicas import Installation
 from rookery.store.authorized.chat_changes import Turns
 from rookery.store.authorized.chats import Chats
 from rookery.store.authorized.debug import Debug
 from rookery.store.authorized.files import Files
 from rookery.store.authorized.folders import Folders
-from rookery.store.authorized.installation import Installation
 from rookery.store.authorized.mcp_servers import McpServers
 from rookery.store.authorized.messages import Messages
 from rookery.store.authorized.models import Models, ProviderKeys, Providers

@@ -15,7 +15,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from rookery.domain.chat.prompt_parts import Prompt
+from rookery.domain.chat.model_prompt import Prompt
 from rookery.domain.models.options import CapabilityOverrides, ProviderType
 from rookery.llm.types import ErrorKind, Finish, ProviderError, TextDelta
 from rookery.models import connector as connect

@@ -36,7 +36,7 @@ export const PAGES: SettingsEntry[] = [
   ),
   page("notifications", "Notifications", "You", () => import("@/features/settings/notifications"), "Notifications"),
   page("connections", "Connections", "You", () => import("./own_mcp_servers"), "Connections", undefined, "mcp servers"),
-  page("keys", "Provider keys", "You", () => import("./provider_keys"), "Keys"),
+  page("keys", "Provider keys", "You", () => import("./own_provider_keys"), "Keys"),
   page("tokens", "API tokens", "You", () => import("@/features/settings/tokens"), "Tokens"),
   page("providers", "Providers", "Server", () => import("@/features/settings/providers"), "Providers", READERS),
   page("models", "Models", "Server", () => import("@/features/settings/models"), "Models", READERS),

@@ -19,12 +19,12 @@ import msgspec
 from rookery.app import installation
 from rookery.app.replica import Choices, Replica, running_replica
 from rookery.cli.admin import provider_input
-from rookery.cli.admin.run import model_choice, workspace
+from rookery.cli.admin.run import model_choice, workspace_of_chat
 from rookery.cli.admin.run.in_process_server import connected
 from rookery.cli.admin.run.model_choice import Named
 from rookery.cli.admin.run.run_arguments import Request
 from rookery.cli.admin.run.turn_follower import AT_REST, Stop, TurnFollower
-from rookery.cli.admin.run.workspace import WorkspaceBoot
+from rookery.cli.admin.run.workspace_of_chat import WorkspaceBoot
 from rookery.cli.chat import stream_follower
 from rookery.cli.chat.terminal_screen import Screen
 from rookery.cli.exit_codes import Exit, Refused
@@ -257,7 +257,7 @@ class Run:
         try:
             state = await follower.follow(started.first_id, timeout_seconds=seconds)
             if self._request.has_workspace:
-                self._screen.lines(*await workspace.waiting_servers(client, started.chat.id))
+                self._screen.lines(*await workspace_of_chat.waiting_servers(client, started.chat.id))
         except OutputClosed:
             # The reader of stdout has closed it. The chat is stopped as with Ctrl-C, and its partial answer is kept.
             self._screen.mute()
@@ -323,11 +323,11 @@ class Run:
             last=existing.last_model_config_id,
         )
         await self._introduce(model)
-        cost, boot = await client.chats.cost(chat_id), await workspace.find_boot(client, chat_id)
+        cost, boot = await client.chats.cost(chat_id), await workspace_of_chat.find_boot(client, chat_id)
         if self._request.agreed:
             if existing.owner_id != operator_id:
                 raise Refused("--agree: Only the owner of this chat can agree to its MCP servers.")
-            await workspace.agree(client, None if boot is None else boot.workspace_id, self._request.agreed)
+            await workspace_of_chat.agree(client, None if boot is None else boot.workspace_id, self._request.agreed)
         message = NewQueuedMessage(
             content=(Text(self._request.prompt),), created_by=operator_id, model_config_id=model.config.id
         )
@@ -350,7 +350,7 @@ class Run:
 
     async def _stop_workspace(self, client: AsyncRookery, started: Started) -> None:
         if self._request.has_workspace:
-            await workspace.stop_started(client, started.chat.id, before=started.boot, say=self._screen.note)
+            await workspace_of_chat.stop_started(client, started.chat.id, before=started.boot, say=self._screen.note)
 
     def _drive(self, chat: Chat, runner_id: UUID) -> None:
         is_driven = self._replica.worker.manager.spawn(chat.id, runner_id)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from rookery.api import cookies
-from rookery.api.origins import Origins, host_name
+from rookery.api.host_and_origin import Origins, host_name
 
 OURS = Origins(
     external_url="https://rookery.example/",

@@ -6,7 +6,7 @@ possible. Readers are tasks that iterate, like streams. Paced, a window contains
 the wake-up of each reader cost more than the encoding. "unmerged" is the same buffer without a window, which shows its
 saving.
 
-    python benchmarks/part_buffer.py [--quick]
+    python benchmarks/live_parts.py [--quick]
 
 The last line is one JSON object: {"claim": {"value": x, "budget": y, "ok": true}, ...}.
 """

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rookery.api.errors import BadFields
-from rookery.api.request_parameters import InHeader, Parameters
+from rookery.api.handler_parameters import InHeader, Parameters
 
 CHAT = UUID("0192f3a1-1111-7abc-8def-0123456789ab")
 
