@@ -144,6 +144,8 @@ export class ChatPage {
     const picker = this.find("input[type=file]");
     Object.defineProperty(picker, "files", { value: files, configurable: true });
     await act(async () => void picker.dispatchEvent(new Event("change", { bubbles: true })));
+    // The code that makes large pictures smaller is loaded when the first file is chosen.
+    await act(async () => void (await vi.dynamicImportSettled()));
   }
 
   close(): void {
