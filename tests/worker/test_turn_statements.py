@@ -39,11 +39,11 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 async def turn(rig: WorkerRig, chat_id: ChatId) -> None:
-    rested = asyncio.Event()
+    ends: asyncio.Queue[int] = asyncio.Queue()
 
     def heard(hint: ChatHint) -> None:
         if hint.status == Status.WAITING and hint.runner_id is None:
-            rested.set()
+            ends.put_nowait(hint.snapshot_version)
 
     message = NewQueuedMessage(content=(Text("and now?"),), created_by=rig.user, model_config_id=rig.model)
     with rig.replicas[0].bus.subscribe(ChatHint, heard, key=chat_id):
@@ -52,7 +52,9 @@ async def turn(rig: WorkerRig, chat_id: ChatId) -> None:
         )
         assert sent is not None
         async with asyncio.timeout(30):
-            await rested.wait()
+            # The hint of the previous turn may arrive late.
+            while await ends.get() <= sent.chat.snapshot_version:
+                pass
     await rig.worker.wait_idle()
 
 

@@ -301,7 +301,8 @@ async def search_directory(conn: Connection, q: str) -> list[PublicUser]:
         raise InvalidInput("q", f"Type at least {MIN_DIRECTORY_CHARS} characters of a name.")
     text = _searchable(q.strip())
     # The normal form of a long text takes long, and no address is that long.
-    address = normal_name(q) if len(q) <= MAX_EMAIL_CHARS else None
+    is_address = len(q) <= MAX_EMAIL_CHARS and not _CONTROLS.search(q)
+    address = normal_name(q.strip()) if is_address else None
     records = await conn.fetch(DIRECTORY, text, address, DIRECTORY_LIMIT)
     return [PublicUser(*record) for record in records]
 
