@@ -55,7 +55,7 @@ def test_newcomer_gets_from_the_printed_link_to_the_first_answer(browser: Browse
 
             conversation = page.get_by_role("feed", name="Conversation")
             expect(conversation).to_contain_text("Explain how to review a pull request")
-            expect(conversation).to_contain_text("I am Rookery's scripted model")
+            expect(conversation).to_contain_text("I cannot think for myself")
             expect(page.get_by_role("link", name=re.compile("Explain how to review"))).to_be_visible()
             page.goto(f"{served.url}/setup")
             expect(page.get_by_role("button", name="Account of ada")).to_be_visible()
@@ -115,7 +115,7 @@ def test_page_without_https_warns_and_works_all_the_same(browser: Browser, tmp_p
             page.get_by_role("heading", name="Choose a workspace").wait_for()
             page.get_by_role("button", name="Continue").click()
             page.get_by_role("button", name="Explain how to review a pull request").click()
-            expect(page.get_by_role("feed", name="Conversation")).to_contain_text("I am Rookery's scripted model")
+            expect(page.get_by_role("feed", name="Conversation")).to_contain_text("I cannot think for myself")
             expect(page.get_by_role("status").filter(has_text="does not use https")).to_be_visible()
 
             page.goto(f"{url}/settings/tokens")

@@ -93,10 +93,10 @@ def ada(ada: Visitor) -> Iterator[Visitor]:
 
 
 @pytest.fixture
-def ben(ada: Visitor, visit: Visit) -> Visitor:
-    if not any(user["username"] == "ben" for user in ada.ask("GET", "/users")["items"]):
-        ada.ask("POST", "/users", {"email": "ben@example.org", "username": "ben", "password": PASSWORD})
-    return visit("ben")
+def bert(ada: Visitor, visit: Visit) -> Visitor:
+    if not any(user["username"] == "bert" for user in ada.ask("GET", "/users")["items"]):
+        ada.ask("POST", "/users", {"email": "bert@example.org", "username": "bert", "password": PASSWORD})
+    return visit("bert")
 
 
 def test_administrator_adds_a_server_tests_it_and_switches_a_tool_off(ada: Visitor, garden: str) -> None:
@@ -138,30 +138,30 @@ def test_administrator_adds_a_server_tests_it_and_switches_a_tool_off(ada: Visit
     expect(page.get_by_text("No MCP servers yet.")).to_be_visible()
 
 
-def test_administrator_lets_a_person_use_a_server(ada: Visitor, ben: Visitor, garden: str) -> None:
+def test_administrator_lets_a_person_use_a_server(ada: Visitor, bert: Visitor, garden: str) -> None:
     server = ada.ask("POST", "/mcp-servers", {"slug": "garden", "display_name": "Garden", "url": garden})
     page = ada.go("/settings/mcp")
     page.get_by_role("button", name="Edit Garden").click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_text("More", exact=True).click()
     dialog.get_by_role("checkbox", name="Auditors").check()
-    dialog.get_by_role("textbox", name="And for these people").fill("ben")
-    dialog.get_by_role("button", name="@ben").click()
+    dialog.get_by_role("textbox", name="And for these people").fill("bert")
+    dialog.get_by_role("button", name="@bert").click()
     allowed = dialog.get_by_role("list", name="People who may use the server")
-    expect(allowed).to_contain_text("@ben")
+    expect(allowed).to_contain_text("@bert")
     assert ada.violations() == []
     dialog.get_by_role("button", name="Save").click()
     expect(dialog).to_have_count(0)
 
-    me = ben.ask("GET", "/users/me")["id"]
+    me = bert.ask("GET", "/users/me")["id"]
     assert ada.ask("GET", f"/mcp-servers/{server['id']}")["allowed_users"] == [me]
-    assert [each["id"] for each in ben.ask("GET", "/mcp-servers")["items"]] == [server["id"]]
+    assert [each["id"] for each in bert.ask("GET", "/mcp-servers")["items"]] == [server["id"]]
     page.get_by_role("button", name="Edit Garden").click()
     dialog.get_by_text("More", exact=True).click()
-    allowed.get_by_role("button", name="Remove ben").click()
+    allowed.get_by_role("button", name="Remove bert").click()
     dialog.get_by_role("button", name="Save").click()
     expect(dialog).to_have_count(0)
-    assert ben.ask("GET", "/mcp-servers")["items"] == []
+    assert bert.ask("GET", "/mcp-servers")["items"] == []
 
 
 def test_server_of_a_project_is_used_after_its_owner_has_agreed_to_its_address(

@@ -41,13 +41,13 @@ def test_archived_chat_comes_back_by_undo(ada: Visitor, script: ModelScript) -> 
 
 
 def test_archiving_says_when_the_chat_will_be_deleted(ada: Visitor, visit: Visit, script: ModelScript) -> None:
-    ada.ask("POST", "/users", {"email": "kim@example.org", "name": "Kim", "password": PASSWORD})
+    ada.ask("POST", "/users", {"email": "kay@example.org", "name": "Kay", "password": PASSWORD})
     ada.ask("PUT", "/settings/chats", {"retention_days": 30})
     try:
-        kim = visit("kim")
-        chat = kim.chat("say hello", title="Kept for a month", model_config_id=script.config(ada))
-        kim.wait_for_rest(chat["id"])
-        page = kim.go("/")
+        kay = visit("kay")
+        chat = kay.chat("say hello", title="Kept for a month", model_config_id=script.config(ada))
+        kay.wait_for_rest(chat["id"])
+        page = kay.go("/")
         before = datetime.now()
         page.get_by_role("button", name="Actions for Kept for a month").click()
         page.get_by_role("menuitem", name="Archive").click()

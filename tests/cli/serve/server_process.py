@@ -11,7 +11,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -26,9 +26,9 @@ READY = re.compile(r"is ready at (https?://\S+)")
 class Served:
     """The process, its output and its port."""
 
-    def __init__(self, *arguments: str, env: dict[str, str]) -> None:
+    def __init__(self, *arguments: str, env: dict[str, str], command: Sequence[str] = (SCRIPT,)) -> None:
         self.process = subprocess.Popen(
-            [SCRIPT, "serve", "--listen", "127.0.0.1:0", *arguments],
+            [*command, "serve", "--listen", "127.0.0.1:0", *arguments],
             env=env,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -100,8 +100,8 @@ class Served:
 
 
 @contextmanager
-def serving(home: Path, *arguments: str, **variables: str) -> Iterator[Served]:
-    served = Served(*arguments, env=environment(home, **variables))
+def serving(home: Path, *arguments: str, command: Sequence[str] = (SCRIPT,), **variables: str) -> Iterator[Served]:
+    served = Served(*arguments, env=environment(home, **variables), command=command)
     try:
         yield served
     finally:
