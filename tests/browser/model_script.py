@@ -48,6 +48,10 @@ class ModelScript:
         """Set the answer to this message. A step may consist of several pieces with cues between them."""
         self._fake.roles.setdefault(prompt, deque()).extend(self._scenario(step) for step in steps)
 
+    def left(self, prompt: str) -> int:
+        """Return how many of the steps for this message the model has not been asked for yet."""
+        return len(self._fake.roles[prompt])
+
     def cue(self) -> Cue:
         return Cue(self._backstage)
 

@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -16,7 +17,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from rookery.testing.fake_completions import Answer, FakeCall
-from tests.browser.browser_user import PASSWORD, Visitor, visiting
+from tests.browser.browser_user import PASSWORD, PATIENCE_MS, Visitor, visiting
 from tests.browser.conftest import RING, post
 from tests.browser.faulty_connection import EventLoopThread, FaultyConnection
 from tests.browser.model_script import Cue, ModelScript
@@ -122,6 +123,10 @@ def test_silent_model_is_asked_again_from_either_replica_and_after_a_kill(
 
     pair.kill_first()
     # The other replica asks the model again, which is as silent.
+    deadline = time.monotonic() + PATIENCE_MS / 1000
+    while script.left("are you there, replicas") > 1:
+        assert time.monotonic() < deadline
+        ada.page.wait_for_timeout(100)
     for visitor in (ada, other):
         visitor.page.reload()
         expect(visitor.page.get_by_test_id("phase")).to_contain_text("Waiting for the model")
