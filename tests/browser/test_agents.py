@@ -47,7 +47,7 @@ def test_parent_shows_two_children_live_stops_one_and_gets_the_report_of_the_oth
 
     notice = page.get_by_test_id("agent-notice").filter(has_text="Agent “callers” finished")
     expect(notice.get_by_text("three")).to_be_visible()
-    expect(callers.get_by_text("Finished")).to_be_visible()
+    expect(callers.get_by_text("Finished", exact=True)).to_be_visible()
     # Notices are not messages of the user.
     expect(page.locator("article[data-kind=user]")).to_have_count(1)
     expect(page.get_by_role("button", name="Edit and resend")).to_have_count(1)
@@ -130,7 +130,7 @@ def test_timeline_of_a_child_is_read_live_inside_its_card(ada: Visitor, script: 
     page.mouse.wheel(0, -5_000)
     wait_until(page, IN_VIEW, [timeline.element_handle(), "Line 1 of the answer."])
     end.give()
-    expect(card.get_by_text("Finished")).to_be_visible()
+    expect(card.get_by_text("Finished", exact=True)).to_be_visible()
     expect(timeline).to_contain_text("The last word.")
     wait_until(page, IN_VIEW, [timeline.element_handle(), "Line 1 of the answer."])
     # The task is above, nothing can be sent from here, and a subagent at rest needs no stream.
@@ -225,7 +225,7 @@ def test_questions_of_children_are_answered_at_the_root_also_on_a_phone(
     expect(question).to_contain_text("$ echo second")
     keys.do(question.get_by_role("button", name="Approve"))
     keys.somewhere()
-    expect(cards.filter(has_text="second").get_by_text("Finished")).to_be_visible()
+    expect(cards.filter(has_text="second").get_by_text("Finished", exact=True)).to_be_visible()
     # The others are answered on the phone: one is denied with a reason.
     expect(there.get_by_text("1 more agent waits for your answer.")).to_be_visible()
     asked = "first" if there.get_by_text("$ echo first").count() else "third"
@@ -239,7 +239,7 @@ def test_questions_of_children_are_answered_at_the_root_also_on_a_phone(
     expect(there).to_have_count(0)
     expect(question).to_have_count(0)
     for one in names:
-        expect(cards.filter(has_text=one).get_by_text("Finished")).to_be_visible()
+        expect(cards.filter(has_text=one).get_by_text("Finished", exact=True)).to_be_visible()
     ids = {one["title"]: one["chat_id"] for one in agents_of(ada, chat)}
     assert "Not today" in results_of(ada, ids[asked])
     assert "Not today" not in results_of(ada, ids[other])
@@ -283,7 +283,7 @@ def test_new_user_hands_two_tasks_to_agents_that_work_side_by_side(ada: Visitor)
     cards = page.get_by_test_id("tool-spawn_agent")
     expect(cards).to_have_count(2)
     for task in ("list the files in /etc", "run uname -a"):
-        expect(cards.filter(has_text=task).get_by_text("Finished")).to_be_visible()
+        expect(cards.filter(has_text=task).get_by_text("Finished", exact=True)).to_be_visible()
     answer = page.get_by_role("article").filter(has_text="reports:").last
     expect(answer).to_contain_text("passwd")
     expect(answer).to_contain_text("Linux")
@@ -314,7 +314,7 @@ def test_cards_of_two_agents_show_their_work_while_the_main_chat_waits(ada: Visi
     timeline = opened(cards.filter(has_text="apples"), "run `sleep 8; echo apples`")
     expect(timeline).to_contain_text("I will run that.")
     for fruit in ("apples", "pears"):
-        expect(cards.filter(has_text=fruit).get_by_text("Finished")).to_be_visible()
+        expect(cards.filter(has_text=fruit).get_by_text("Finished", exact=True)).to_be_visible()
     answer = page.get_by_role("article").filter(has_text="reports:").last
     expect(answer).to_contain_text("apples")
     expect(answer).to_contain_text("pears")

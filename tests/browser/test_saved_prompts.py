@@ -84,7 +84,7 @@ def test_ten_thousand_prompts_slow_nothing_down(ada: Visitor, backstage: EventLo
         page = ada.go("/settings/saved-prompts")
         table = page.get_by_role("region", name="Saved prompts")
         expect(table.get_by_role("row")).to_have_count(51)
-        page.get_by_role("button", name="More").click()
+        page.get_by_role("main").get_by_role("button", name="More").click()
         expect(table.get_by_role("row")).to_have_count(101)
         page.get_by_label("Search").fill("prompt-9876")
         expect(table.get_by_role("row")).to_have_count(2)

@@ -57,7 +57,7 @@ def test_name_of_the_model_is_readable_on_a_phone_while_the_agent_works(visit: V
     phone = visit(**PHONE)
     never = script.cue()
     script.plays("work on a phone", [never, Answer(text="Done.")])
-    chat = phone.chat("work on a phone", title="On a phone", model_config_id=script.config(phone))
+    chat = phone.chat("work on a phone", title="Small work", model_config_id=script.config(phone))
     page = phone.go(f"/c/{chat['id']}")
     expect(page.get_by_role("button", name="Stop", exact=True)).to_be_visible()
 
